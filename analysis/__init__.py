@@ -1,0 +1,1 @@
+"""Estimators, tables, figures and reports from stored records; runs without SGLang or a GPU."""

@@ -1,0 +1,106 @@
+"""One measured cell and its content-hash key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.errors import ConfigError
+
+Arm = Literal["dense", "native", "windowed", "ring"]
+ARMS: tuple[Arm, ...] = ("dense", "native", "windowed", "ring")
+SPECULATIVE_ARMS = frozenset({"native", "windowed", "ring"})
+WINDOWED_ARMS = frozenset({"windowed", "ring"})
+
+
+class Point(BaseModel):
+    """What defines one measured cell; equal points are the same measurement.
+
+    Lengths are in tokens. `depth` is d = gamma + 1 (`num_draft_tokens`), 1 for the dense arm.
+    `window_tokens`/`sink_tokens` are None where the draft reads everything.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    checkpoint: str = Field(description="hash of the checkpoint's config and weight index, not its path")
+    hardware: str
+    arm: Arm
+    depth: int = Field(ge=1, le=64)
+    window_tokens: int | None = None
+    sink_tokens: int | None = None
+    batch: int = Field(default=1, ge=1)
+    tp: int = Field(default=1, ge=1)
+    context_tokens: int = Field(ge=1)
+    max_new_tokens: int = Field(default=512, ge=1)
+    task: str
+    task_params: dict[str, Any] = Field(default_factory=dict)
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+    draft_backend: str = Field(description="attention backend of the draft; '-' for the dense arm")
+    repetition_penalty: float = 1.15
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    prune_draft_prefill: bool = False
+    probe: str | None = None
+    seed: int = 0
+    repeat: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Point:
+        windowed = self.arm in WINDOWED_ARMS
+        if windowed and self.window_tokens is None:
+            raise ValueError(f"arm={self.arm} needs window_tokens (the paper's point is 4032 + 64)")
+        if not windowed and self.window_tokens is not None:
+            raise ValueError(f"arm={self.arm} reads the full context: leave window_tokens out")
+        if windowed:
+            window, sink = self.window_tokens or 0, self.sink_tokens or 0
+            if window < self.depth:
+                raise ValueError(f"window_tokens={window} is smaller than depth={self.depth}")
+            if not 0 <= sink <= window:
+                raise ValueError(f"sink_tokens={sink} must lie between 0 and window_tokens={window}")
+        if self.arm == "dense" and self.depth != 1:
+            raise ValueError("arm=dense does not speculate: depth must be 1")
+        if self.arm != "dense" and self.depth < 2:
+            raise ValueError(f"arm={self.arm} needs depth >= 2 (one draft forward), got {self.depth}")
+        return self
+
+    @property
+    def gamma(self) -> int:
+        """Draft forward passes per step."""
+        return self.depth - 1
+
+    @property
+    def key(self) -> str:
+        """16 hex digits of the SHA-256 of the canonical JSON of all fields."""
+        canonical = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """A short name for logs and progress lines."""
+        window = f" W={self.window_tokens}+{self.sink_tokens}" if self.window_tokens is not None else ""
+        size = f"S={self.context_tokens} B={self.batch}"
+        return f"{self.model} {self.arm} d={self.depth}{window} {size} {self.task}"
+
+
+def make_point(values: Mapping[str, Any]) -> Point:
+    """Build a point; a combination that makes no sense raises ConfigError with its reason."""
+    try:
+        return Point.model_validate(dict(values))
+    except ValueError as error:
+        reasons = getattr(error, "errors", None)
+        text = (
+            "; ".join(
+                (".".join(map(str, e["loc"])) + ": " if e["loc"] else "")
+                + str(e["msg"]).removeprefix("Value error, ")
+                for e in reasons()
+            )
+            if callable(reasons)
+            else str(error)
+        )
+        raise ConfigError(f"this point makes no sense: {text}") from error

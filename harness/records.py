@@ -1,0 +1,261 @@
+"""The record a point leaves behind: schema, atomic writing, reading.
+
+A record is one directory `<results>/points/<key>/` with `record.json` (everything below) and
+`server.log.gz` (the raw server log of the timed run). It appears by one rename, so a directory without
+`record.json` never exists under its final name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import RecordError
+from harness.points import Point
+
+SCHEMA_VERSION = 1
+RECORD_FILE = "record.json"
+LOG_FILE = "server.log.gz"
+
+
+class Outcome(StrEnum):
+    """How a point ended. Everything but `ok` carries a reason; out-of-memory cells are results too."""
+
+    OK = "ok"
+    INVALID = "invalid"
+    DOES_NOT_FIT = "does_not_fit"
+    OUT_OF_MEMORY_AT_START = "out_of_memory_at_start"
+    OUT_OF_MEMORY_AT_RUN = "out_of_memory_at_run"
+    NO_DRAFT_WEIGHTS = "no_draft_weights"
+    PORT_IN_USE = "port_in_use"
+    STARTUP_TIMEOUT = "startup_timeout"
+    STALLED = "stalled"
+    SERVER_DIED = "server_died"
+    REQUEST_ERROR = "request_error"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DecodeSteps(_Part):
+    """Columns, one entry a `Decode batch` line of the timed run, in log order. None = not on the line."""
+
+    time_s: list[float | None] = Field(
+        default_factory=list, description="log time stamp, seconds since epoch"
+    )
+    running_requests: list[int] = Field(default_factory=list)
+    resident_tokens: list[int | None] = Field(default_factory=list, description="#token or #full token")
+    accept_length: list[float | None] = Field(default_factory=list, description="bonus token included")
+    throughput_tokens_per_s: list[float] = Field(default_factory=list)
+    queued_requests: list[int | None] = Field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.running_requests)
+
+
+class PrefillSteps(_Part):
+    """Columns, one entry a `Prefill batch` line of the timed run."""
+
+    time_s: list[float | None] = Field(default_factory=list)
+    new_tokens: list[int] = Field(default_factory=list)
+    cached_tokens: list[int] = Field(default_factory=list)
+    throughput_tokens_per_s: list[float | None] = Field(default_factory=list)
+
+
+class RequestResult(_Part):
+    """One request of the timed run. Speculation fields are None where the server gave none."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    e2e_latency_s: float | None = None
+    ttft_s: float | None = Field(
+        default=None, description="client side, first streamed token; None if not streamed"
+    )
+    output_ids: list[int] = Field(default_factory=list)
+    output_text: str = ""
+    verify_steps: int | None = None
+    correct_drafts: int | None = None
+    proposed_drafts: int | None = None
+    accept_histogram: list[int] | None = Field(
+        default=None, description="H[n]: verify steps that accepted exactly n drafts, length depth"
+    )
+    retractions: int | None = None
+    scores: dict[str, float] = Field(default_factory=dict)
+    meta_info: dict[str, Any] = Field(default_factory=dict, description="as the server sent it")
+
+
+class InputInfo(_Part):
+    """Where the prompt came from."""
+
+    task: str
+    sample_id: str
+    prompt_tokens: int
+    sha256_ids: str
+    gold: list[str] = Field(default_factory=list)
+    tokenizer: str = ""
+    source: str = Field(default="generated", description="generated | published | file | random")
+
+
+class Pool(_Part):
+    """One KV pool as the server's log states it."""
+
+    role: str = Field(description="target | draft")
+    tokens: int | None = None
+    bytes: int | None = None
+    dtype: str | None = None
+
+
+class ServerInfo(_Part):
+    """The server that ran the point."""
+
+    boot_id: str = ""
+    command: list[str] = Field(default_factory=list)
+    arguments: dict[str, Any] = Field(default_factory=dict, description="as the server reports them")
+    engine_settings: dict[str, Any] = Field(default_factory=dict)
+    max_total_tokens: int | None = None
+    max_running_requests: int | None = None
+    context_length: int | None = None
+    pools: list[Pool] = Field(default_factory=list)
+    startup_s: float | None = None
+
+
+class Record(_Part):
+    """Everything a point left behind."""
+
+    schema_version: int = SCHEMA_VERSION
+    key: str
+    point: Point
+    source: str = Field(default="measured", description="measured | imported")
+    outcome: Outcome
+    reason: str = ""
+    started_at: str = Field(description="ISO 8601, UTC")
+    duration_s: float | None = None
+    environment: dict[str, Any] = Field(default_factory=dict)
+    server: ServerInfo = Field(default_factory=ServerInfo)
+    input: InputInfo | None = None
+    requests: list[RequestResult] = Field(default_factory=list)
+    decode_steps: DecodeSteps = Field(default_factory=DecodeSteps)
+    prefill_steps: PrefillSteps = Field(default_factory=PrefillSteps)
+    log_summary: dict[str, Any] = Field(
+        default_factory=dict, description="counts from the parser: unreadable lines, retractions, warnings"
+    )
+    samples: dict[str, list[Any]] = Field(
+        default_factory=dict, description="GPU clocks, power, memory by time"
+    )
+    extras: dict[str, Any] = Field(default_factory=dict, description="probe and trace results")
+
+
+def points_dir(results: Path) -> Path:
+    """The directory that holds one sub-directory a point."""
+    return results / "points"
+
+
+def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path:
+    """Store a record atomically; an older one of the same key is replaced. Returns its directory."""
+    parent = points_dir(results)
+    parent.mkdir(parents=True, exist_ok=True)
+    final = parent / record.key
+    scratch = parent / f".{record.key}.{secrets.token_hex(4)}.tmp"
+    scratch.mkdir()
+    try:
+        body = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        _write_synced(scratch / RECORD_FILE, body)
+        _write_synced(scratch / LOG_FILE, gzip.compress(server_log, mtime=0))
+        if final.exists():
+            old = parent / f".{record.key}.{secrets.token_hex(4)}.old"
+            final.rename(old)
+            scratch.rename(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            scratch.rename(final)
+    except OSError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise RecordError(
+            f"cannot write the record to {final}: {error.strerror}; free space or fix the path"
+        ) from error
+    return final
+
+
+def _write_synced(path: Path, body: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_record(directory: Path) -> Record:
+    """Read one record directory.
+
+    Raises:
+        RecordError: the file is missing, damaged, of another schema, or its key does not fit its point.
+    """
+    path = directory / RECORD_FILE
+    try:
+        raw = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(
+            f"{directory} holds no {RECORD_FILE}: remove it and measure the point again"
+        ) from None
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise RecordError(f"{path} is damaged ({error}): remove it and measure the point again") from error
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
+            "use the release that wrote it"
+        )
+    try:
+        record = Record.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{path} is not a valid record ({place}: {first['msg']})") from error
+    if record.source == "measured" and record.point.key != record.key:
+        raise RecordError(
+            f"{path} says key {record.key} but its point hashes to {record.point.key}: it was edited"
+        )
+    return record
+
+
+def iter_record_dirs(results: Path) -> Iterator[Path]:
+    """Record directories under `results`, sorted by name; scratch directories are skipped."""
+    parent = points_dir(results)
+    if parent.is_dir():
+        yield from sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def read_all(results: Path) -> tuple[list[Record], list[RecordError]]:
+    """Every readable record, and an error for each that is not."""
+    records: list[Record] = []
+    errors: list[RecordError] = []
+    for directory in iter_record_dirs(results):
+        try:
+            records.append(read_record(directory))
+        except RecordError as error:
+            errors.append(error)
+    return records, errors
+
+
+def read_log(directory: Path) -> bytes:
+    """The raw server log stored with a record; empty where none was kept."""
+    path = directory / LOG_FILE
+    try:
+        return gzip.decompress(path.read_bytes())
+    except FileNotFoundError:
+        return b""
+    except (OSError, EOFError) as error:
+        raise RecordError(f"{path} is damaged: {error}") from error
