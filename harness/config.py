@@ -1,0 +1,119 @@
+"""Schema of the Hydra configuration; composed values become frozen points in `harness.compose`.
+
+Hydra cannot merge into frozen dataclasses, so these are mutable and leave this package's edge at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class ModelConfig:
+    """A checkpoint and the server settings that belong to it."""
+
+    name: str = MISSING
+    # Local directory, Hugging Face id, or `package:tiny` for the shipped checkpoint.
+    path: str = MISSING
+    dtype: str = "bfloat16"
+    # Longest context the checkpoint serves as it is, and the YaRN factor that extends it (None: none).
+    native_context_tokens: int | None = None
+    yarn_factor: float | None = None
+    # F, the target's full-attention layers: the draft's share of the KV memory is 1 / (F + 1).
+    full_attention_layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    trust_remote_code: bool = False
+    server_arguments: list[str] = field(default_factory=list)
+
+
+@dataclass
+class HardwareConfig:
+    """The machine a study runs on."""
+
+    name: str = MISSING
+    device: str = "cuda"
+    gpus: int = 1
+    gpu_name_contains: str = ""
+    memory_gib: float | None = None
+    # Peak memory bandwidth by the vendor's data sheet, for floors.
+    bandwidth_gb_per_s: float | None = None
+    # CPU only: threads a server computes with.
+    threads: int | None = None
+    mem_fraction_static: float | None = None
+    mem_fraction_static_batch: float | None = None
+    target_backend: str = MISSING
+    # Attention backend of the draft by arm.
+    draft_backend: dict[str, str] = field(default_factory=dict)
+    server_arguments: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ServerConfig:
+    """How a server is started and watched."""
+
+    # local | docker | enroot | url
+    kind: str = "local"
+    url: str | None = None
+    image: str | None = None
+    port: int | None = None
+    chunked_prefill_tokens: int = 8192
+    # CPU only: the KV budget in tokens where the memory fraction should not decide it.
+    max_total_tokens: int | None = None
+    startup_timeout_s: float = 3600.0
+    stall_limit_s: float = 900.0
+    stop_timeout_s: float = 60.0
+    extra_arguments: list[str] = field(default_factory=list)
+
+
+@dataclass
+class InputConfig:
+    """A generator task and its parameters (`conf/input/`)."""
+
+    task: str = MISSING
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RunConfig:
+    """One composed configuration."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    input: InputConfig = field(default_factory=InputConfig)
+    arm: str = "ring"
+    depth: int = 7
+    window: int = 4032
+    sink: int = 64
+    context: int = 1_040_000
+    batch: int = 1
+    tp: int = 1
+    kv_dtype: str = "bfloat16"
+    max_new_tokens: int = 512
+    repetition_penalty: float = 1.15
+    ignore_eos: bool = False
+    prune_draft_prefill: bool = False
+    seed: int = 0
+    repeats: int = 1
+    # none | failed | all: which finished points are measured again
+    retry: str = "failed"
+    results: str = "results"
+    # Set by an experiment: its name and the points it needs (see harness.sweep).
+    experiment: dict[str, Any] | None = None
+    # Set by the planner: the boot of the plan this job runs.
+    boot: str | None = None
+
+
+def register() -> None:
+    """Put the schema into Hydra's store; safe to call more than once."""
+    store = ConfigStore.instance()
+    store.store(name="run_schema", node=RunConfig)
+    store.store(group="model", name="model_schema", node=ModelConfig)
+    store.store(group="hardware", name="hardware_schema", node=HardwareConfig)
+    store.store(group="server", name="server_schema", node=ServerConfig)
+    store.store(group="input", name="input_schema", node=InputConfig)
