@@ -1,0 +1,1 @@
+"""SGLang without a GPU: plain-PyTorch kernels, the hooks of CPU mode, and its server environment."""
