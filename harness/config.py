@@ -28,6 +28,10 @@ class ModelConfig:
     kv_heads: int | None = None
     head_dim: int | None = None
     trust_remote_code: bool = False
+    # What `context`, `window` and `sink` mean where a run does not set them.
+    default_context: int = 1_040_000
+    default_window: int = 4032
+    default_sink: int = 64
     server_arguments: list[str] = field(default_factory=list)
 
 
@@ -61,9 +65,11 @@ class ServerConfig:
     url: str | None = None
     image: str | None = None
     port: int | None = None
-    chunked_prefill_tokens: int = 8192
-    # CPU only: the KV budget in tokens where the memory fraction should not decide it.
+    # None: 8192 on a GPU, 2048 on a CPU.
+    chunked_prefill_tokens: int | None = None
+    # KV budget in tokens; None: what the requests need on a CPU, the memory fraction on a GPU.
     max_total_tokens: int | None = None
+    mem_fraction_static: float | None = None
     startup_timeout_s: float = 3600.0
     stall_limit_s: float = 900.0
     stop_timeout_s: float = 60.0
@@ -88,9 +94,10 @@ class RunConfig:
     input: InputConfig = field(default_factory=InputConfig)
     arm: str = "ring"
     depth: int = 7
-    window: int = 4032
-    sink: int = 64
-    context: int = 1_040_000
+    # None: the model's default.
+    window: int | None = None
+    sink: int | None = None
+    context: int | None = None
     batch: int = 1
     tp: int = 1
     kv_dtype: str = "bfloat16"

@@ -1,0 +1,1 @@
+"""This machine: what it is and what it did during a run."""

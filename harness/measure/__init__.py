@@ -1,0 +1,1 @@
+"""The measurement protocol: inputs, the timed run, its validity."""

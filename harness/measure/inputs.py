@@ -1,0 +1,67 @@
+"""Prompts of exactly S tokens for points, built once per (task, length, seed) in a process."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import generators
+from harness.points import Point
+from harness.records import InputInfo
+
+
+@dataclass
+class InputStore:
+    """Builds and keeps the inputs of one tokenizer.
+
+    The tokenizer is the checkpoint's own, so that the server counts what was built.
+    """
+
+    tokenizer_path: Path
+    _tokenizer: generators.Tokenizer | None = None
+    _records: dict[tuple[Any, ...], generators.Record] = field(default_factory=dict)
+
+    @property
+    def tokenizer(self) -> generators.Tokenizer:
+        """Loaded on first use."""
+        if self._tokenizer is None:
+            self._tokenizer = generators.Tokenizer.load(self.tokenizer_path)
+        return self._tokenizer
+
+    def record(self, point: Point) -> generators.Record:
+        """The generator record that a point's prompt comes from."""
+        key = (point.task, point.context_tokens, point.seed, repr(sorted(point.task_params.items())))
+        if key not in self._records:
+            self._records[key] = generators.build(
+                point.task,
+                context_tokens=point.context_tokens,
+                tokenizer=self.tokenizer,
+                seed=point.seed,
+                **point.task_params,
+            )
+        return self._records[key]
+
+    def info(self, point: Point) -> InputInfo:
+        """What the point's record says of its input."""
+        record = self.record(point)
+        ids = [int(i) for i in record.input_ids]
+        return InputInfo(
+            task=point.task,
+            sample_id=record.sample_id,
+            prompt_tokens=len(ids),
+            sha256_ids=hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest(),
+            gold=list(record.gold),
+            tokenizer=self.tokenizer.fingerprint,
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids -> text."""
+        return self.tokenizer.decode(ids)
+
+    def scores(self, point: Point, output_text: str) -> dict[str, float]:
+        """The task's own scores of an output, strict and upstream."""
+        return generators.score(point.task, self.record(point), output_text)

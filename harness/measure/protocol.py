@@ -1,0 +1,157 @@
+"""The timed run: warm-up, cache flush, one request of exactly S tokens, and what the log said meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness import schedlog
+from harness.acceptance import read_speculation
+from harness.errors import ServerError
+from harness.points import Point
+from harness.records import DecodeSteps, Outcome, PrefillSteps, RequestResult
+from harness.server.lifecycle import Server
+
+WARMUP_PROMPT_TOKENS = 64
+WARMUP_NEW_TOKENS = 8
+_POLL_S = 0.2
+_SETTLE_S = 3.0
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """What one timed run left: replies, log rows, and the raw log they came from."""
+
+    requests: list[RequestResult]
+    decode_steps: DecodeSteps
+    prefill_steps: PrefillSteps
+    log_summary: dict[str, Any]
+    raw_log: bytes
+    wall_s: float
+
+
+def sampling_parameters(point: Point) -> dict[str, Any]:
+    """Sampling of the timed request: greedy unless the point says otherwise."""
+    return {
+        "temperature": point.temperature,
+        "max_new_tokens": point.max_new_tokens,
+        "repetition_penalty": point.repetition_penalty,
+        "ignore_eos": point.ignore_eos,
+    }
+
+
+def warm_up(server: Server, prompt_ids: Sequence[int], batch: int) -> None:
+    """One tiny generation so that kernels are compiled and tuned, then an empty cache."""
+    prompt = list(prompt_ids[:WARMUP_PROMPT_TOKENS])
+    sampling = {"temperature": 0.0, "max_new_tokens": WARMUP_NEW_TOKENS, "ignore_eos": True}
+    _request(server, [prompt] * batch, sampling, stall_limit_s=600.0)
+    server.client.flush_cache()
+
+
+def timed_run(
+    server: Server,
+    point: Point,
+    prompt_ids: Sequence[int],
+    decode_text: Callable[[Sequence[int]], str],
+    stall_limit_s: float,
+) -> TimedRun:
+    """Send the record B times in one batch and collect replies and log rows.
+
+    Args:
+        prompt_ids: exactly `point.context_tokens` ids.
+        decode_text: token ids -> text, for the stored outputs.
+        stall_limit_s: seconds without any scheduler line after which the server counts as stalled.
+
+    Raises:
+        ServerError: typed by first cause.
+    """
+    server.read_log()
+    mark = server.log_size()
+    began = time.monotonic()
+    replies = _request(server, [prompt_ids] * point.batch, sampling_parameters(point), stall_limit_s)
+    wall_s = time.monotonic() - began
+    raw = _settled_log(server, mark, replies)
+    parsed = schedlog.parse(raw)
+    return TimedRun(
+        requests=[_result(reply, point, decode_text) for reply in replies],
+        decode_steps=schedlog.to_decode_steps(parsed),
+        prefill_steps=schedlog.to_prefill_steps(parsed),
+        log_summary=parsed.summary(),
+        raw_log=raw,
+        wall_s=wall_s,
+    )
+
+
+def _request(
+    server: Server, prompts: Sequence[Sequence[int]], sampling: dict[str, Any], stall_limit_s: float
+) -> list[dict[str, Any]]:
+    """Run /generate in a thread while this one follows the log and watches the process."""
+    outcome: dict[str, Any] = {}
+
+    def send() -> None:
+        try:
+            outcome["replies"] = server.client.generate(prompts, sampling, timeout_s=None)
+        except ServerError as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    last_progress = time.monotonic()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        if server.read_log():
+            last_progress = time.monotonic()
+        server.raise_if_dead("run")
+        if time.monotonic() - last_progress > stall_limit_s:
+            raise ServerError(
+                f"the server wrote no scheduler line for {stall_limit_s:.0f} s although its process lives: "
+                "it hangs, or raise server.stall_limit_s",
+                Outcome.STALLED,
+            )
+    if "error" in outcome:
+        time.sleep(_POLL_S)
+        server.raise_if_dead("run")  # the cause of a broken connection is in the log
+        raise outcome["error"]
+    replies: list[dict[str, Any]] = outcome["replies"]
+    return replies
+
+
+def _settled_log(server: Server, mark: int, replies: list[dict[str, Any]]) -> bytes:
+    """The log since `mark`, once it holds the last decode line: the reply may overtake it."""
+    steps = max(int(reply["meta_info"].get("spec_verify_ct") or 0) for reply in replies)
+    wanted = steps or max(int(reply["meta_info"]["completion_tokens"]) - 1 for reply in replies)
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        server.read_log()
+        raw = server.log_since(mark)
+        if len(schedlog.parse(raw).decode) >= wanted or time.monotonic() > deadline:
+            return raw
+        time.sleep(_POLL_S)
+
+
+def _result(
+    reply: dict[str, Any], point: Point, decode_text: Callable[[Sequence[int]], str]
+) -> RequestResult:
+    meta = reply["meta_info"]
+    depth = point.depth if point.arm != "dense" else None
+    speculation = read_speculation(meta, depth)
+    finish = meta.get("finish_reason")
+    histogram = speculation.histogram
+    return RequestResult(
+        prompt_tokens=int(meta["prompt_tokens"]),
+        completion_tokens=int(meta["completion_tokens"]),
+        cached_tokens=meta.get("cached_tokens"),
+        finish_reason=finish.get("type") if isinstance(finish, dict) else finish,
+        e2e_latency_s=meta.get("e2e_latency"),
+        output_ids=list(reply["output_ids"]),
+        output_text=decode_text(reply["output_ids"]),
+        verify_steps=speculation.verify_steps,
+        correct_drafts=speculation.correct_drafts,
+        proposed_drafts=speculation.proposed_drafts,
+        accept_histogram=list(histogram) if histogram is not None else None,
+        retractions=meta.get("num_retractions"),
+        meta_info=meta,
+    )

@@ -1,0 +1,1 @@
+"""Checkpoints: where they lie, what they promise, what is really in them."""

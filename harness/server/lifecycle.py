@@ -1,0 +1,183 @@
+"""Start a server, follow its log, know whether it lives, and stop all of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness import schedlog
+from harness.errors import ServerError
+from harness.records import Outcome, Pool, ServerInfo
+from harness.server import failures, processes
+from harness.server.client import Client
+from harness.server.spec import ServerSpec
+
+BOOT_MARK = "WMTP_BOOT_ID"
+LogEvent = schedlog.Event
+Listener = Callable[[LogEvent], None]
+
+_POLL_S = 0.2
+_TAIL_BYTES = 200_000
+
+
+@dataclass
+class Server:
+    """One running server. Use as a context manager: leaving it stops the whole process tree.
+
+    Args:
+        spec: what to start.
+        log_path: where its output goes; the file stays.
+        listener: called with each log event as it is read.
+        startup_timeout_s: how long weights may take to load and kernels to compile.
+        port: fixed port, or None for a free one at each start.
+    """
+
+    spec: ServerSpec
+    log_path: Path
+    listener: Listener | None = None
+    startup_timeout_s: float = 3600.0
+    stop_timeout_s: float = 60.0
+    port: int | None = None
+    boot_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    info: ServerInfo = field(default_factory=ServerInfo)
+    _process: subprocess.Popen[bytes] | None = None
+    _guard: processes.Guarded | None = None
+    _client: Client | None = None
+    _follower: schedlog.LogFollower = field(default_factory=schedlog.LogFollower)
+    _offset: int = 0
+
+    def __enter__(self) -> Server:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def client(self) -> Client:
+        """HTTP client of the started server."""
+        if self._client is None:
+            raise ServerError("the server is not running")
+        return self._client
+
+    # -- start and stop -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the server and wait until it says that it is ready.
+
+        Raises:
+            ServerError: with the first cause as `kind`, or `startup_timeout`.
+        """
+        port = self.port if self.port is not None else processes.free_port()
+        if not processes.port_is_free(port):
+            raise ServerError(
+                f"port {port} is in use by another program: free it or leave server.port unset", Outcome.PORT_IN_USE
+            )
+        command = self.spec.command(port)
+        environment = {**os.environ, **self.spec.environment(), BOOT_MARK: self.boot_id}
+        self.info = ServerInfo(
+            boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
+        )
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._guard = processes.spawn_guarded(command, environment, self.log_path)
+        self._client = Client(f"http://127.0.0.1:{port}")
+        self.port_used = port
+        began = time.monotonic()
+        ready = False
+        while not ready:
+            ready = any(isinstance(event, schedlog.ReadyLine) for event in self.read_log())
+            if not ready:
+                self.raise_if_dead("start")
+                if time.monotonic() - began > self.startup_timeout_s:
+                    raise ServerError(
+                        f"the server was not ready after {self.startup_timeout_s:.0f} s: see {self.log_path} "
+                        "or raise server.startup_timeout_s",
+                        Outcome.STARTUP_TIMEOUT,
+                    )
+                time.sleep(_POLL_S)
+        self.info.startup_s = round(time.monotonic() - began, 2)
+        self._read_back()
+
+    def stop(self) -> None:
+        """Stop every process of this server and wait until its port is free again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._guard is not None:
+            processes.stop_guarded(self._guard, BOOT_MARK, self.boot_id, self.stop_timeout_s)
+            self._guard = None
+            processes.wait_port_free(self.port_used, self.stop_timeout_s)
+
+    # -- state ----------------------------------------------------------------------------------------
+
+    def read_log(self) -> list[LogEvent]:
+        """New log events since the last call; each also goes to the listener."""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        self._offset += len(chunk)
+        events = self._follower.feed(chunk)
+        if self.listener is not None:
+            for event in events:
+                self.listener(event)
+        return events
+
+    def log_size(self) -> int:
+        """Bytes of log written so far: a mark for `log_since`."""
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def log_since(self, mark: int) -> bytes:
+        """The raw log from byte `mark` on."""
+        with self.log_path.open("rb") as file:
+            file.seek(mark)
+            return file.read()
+
+    def exit_code(self) -> int | None:
+        """None while the server process lives."""
+        return self._guard.poll() if self._guard is not None else None
+
+    def raise_if_dead(self, phase: str) -> None:
+        """Raise the typed first cause when the server process has ended."""
+        code = self.exit_code()
+        if code is not None:
+            time.sleep(_POLL_S)  # let the last lines reach the file
+            raise self.failure(phase, code)
+
+    def failure(self, phase: str, exit_code: int | None) -> ServerError:
+        """The error that the log's tail explains."""
+        tail = self.log_since(max(0, self.log_size() - _TAIL_BYTES)).decode("utf-8", "replace")
+        found = failures.classify(tail, exit_code, "start" if phase == "start" else "run")
+        return ServerError(f"{found.cause} {found.advice} (log: {self.log_path})".strip(), found.kind)
+
+    def _read_back(self) -> None:
+        """Capacity and arguments as the server itself reports them."""
+        reported = self.client.get("/server_info")
+        states: Any = reported.pop("internal_states", None)
+        self.info.arguments = reported
+        parsed = schedlog.parse(self.log_since(0))
+        capacity = parsed.capacity
+        if capacity is not None:
+            self.info.max_total_tokens = capacity.max_total_tokens
+            self.info.max_running_requests = capacity.max_running_requests
+            self.info.context_length = capacity.context_length
+        elif isinstance(states, list) and states:
+            self.info.max_total_tokens = reported.get("max_total_num_tokens")
+        self.info.pools = [
+            Pool(role=row.role, tokens=row.tokens, bytes=row.bytes, dtype=row.dtype) for row in parsed.pools
+        ]

@@ -1,0 +1,135 @@
+"""What one server lifetime (a boot) is made of, and the command that starts it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from harness.engine.cpu.environment import cpu_environment, cpu_server_arguments
+from harness.engine.settings import EngineSettings
+from harness.points import WINDOWED_ARMS, Arm
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """Settings of one server; equal specs can share a server.
+
+    `context_length` is the server's admission limit in tokens, not the prompt's length.
+    `max_total_tokens` fixes the KV pool; None lets `mem_fraction_static` (or the engine) size it.
+    """
+
+    model_path: str
+    device: str
+    arm: Arm
+    depth: int
+    window_tokens: int | None
+    sink_tokens: int | None
+    tp: int
+    dtype: str
+    kv_dtype: str
+    target_backend: str
+    draft_backend: str
+    context_length: int
+    max_running_requests: int
+    chunked_prefill_tokens: int
+    max_total_tokens: int | None = None
+    mem_fraction_static: float | None = None
+    prune_draft_prefill: bool = False
+    threads: int | None = None
+    trust_remote_code: bool = False
+    python: str = sys.executable
+    extra_arguments: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """12 hex digits that name the boot in logs and folders."""
+        body = orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(body).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines."""
+        window = f" W={self.window_tokens}+{self.sink_tokens}" if self.window_tokens is not None else ""
+        depth = f" d={self.depth}" if self.arm != "dense" else ""
+        return f"{self.arm}{depth}{window} TP{self.tp}"
+
+    def engine_settings(self) -> EngineSettings:
+        """What the plugin inside the server is told; off for dense and native."""
+        if self.arm not in WINDOWED_ARMS:
+            return EngineSettings()
+        return EngineSettings(
+            mode="ring" if self.arm == "ring" else "windowed",
+            window_tokens=self.window_tokens or 0,
+            sink_tokens=self.sink_tokens or 0,
+            draft_tokens=self.depth,
+            prune_prefill=self.prune_draft_prefill,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Variables to add to the server's environment."""
+        variables = {"SGLANG_PLUGINS": "windowed_mtp"}
+        if self.device == "cpu":
+            variables |= cpu_environment(threads=self.threads or 1, tp=self.tp)
+        return variables | self.engine_settings().environment()
+
+    def command(self, port: int, host: str = "127.0.0.1") -> list[str]:
+        """The argument list that starts the server on `port`."""
+        arguments = {
+            "--model-path": self.model_path,
+            "--host": host,
+            "--port": port,
+            "--dtype": self.dtype,
+            "--kv-cache-dtype": _kv_dtype_argument(self.kv_dtype, self.dtype, self.device),
+            "--tp-size": self.tp,
+            "--context-length": self.context_length,
+            "--max-running-requests": self.max_running_requests,
+            "--max-total-tokens": self.max_total_tokens,
+            "--mem-fraction-static": self.mem_fraction_static,
+            "--chunked-prefill-size": self.chunked_prefill_tokens,
+            "--page-size": 1,
+            "--attention-backend": self.target_backend if self.device != "cpu" else None,
+            "--decode-log-interval": 1,
+            "--random-seed": 0,
+        }
+        command = [self.python, "-m", "sglang.launch_server"]
+        for name, value in arguments.items():
+            if value is not None:
+                command += [name, str(value)]
+        command += ["--skip-tokenizer-init", "--disable-radix-cache"]
+        if self.trust_remote_code:
+            command.append("--trust-remote-code")
+        if self.device == "cpu":
+            command += cpu_server_arguments(self.target_backend)
+        command += self._speculation_arguments()
+        return command + list(self.extra_arguments)
+
+    def _speculation_arguments(self) -> list[str]:
+        if self.arm == "dense":
+            return []
+        arguments = [
+            "--speculative-algorithm", "NEXTN",
+            "--speculative-num-steps", str(self.depth - 1),
+            "--speculative-eagle-topk", "1",
+            "--speculative-num-draft-tokens", str(self.depth),
+        ]  # fmt: skip
+        if self.device != "cpu":
+            arguments += ["--speculative-draft-attention-backend", self.draft_backend]
+        if self.arm in WINDOWED_ARMS:
+            arguments += [
+                "--speculative-draft-window-size", str(self.window_tokens),
+                "--speculative-draft-sink-size", str(self.sink_tokens),
+            ]  # fmt: skip
+        return arguments
+
+    def describe(self) -> dict[str, Any]:
+        """The spec as plain values, for records."""
+        return asdict(self)
+
+
+def _kv_dtype_argument(kv_dtype: str, dtype: str, device: str) -> str:
+    # The CPU engine takes the KV dtype from the model's.
+    return "auto" if device == "cpu" and kv_dtype == dtype else kv_dtype

@@ -1,0 +1,129 @@
+"""Live view: a rich status line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from harness import schedlog
+from harness.points import Point
+from harness.records import Outcome, Record, ServerInfo
+from harness.server.spec import ServerSpec
+
+_PLAIN_EVERY_S = 5.0
+
+
+class ProgressView:
+    """Shows the boot, the phase, prefill progress, decode speed and an estimate of what is left.
+
+    Args:
+        total_points: points this run will measure, for the estimate.
+        console: where to write.
+    """
+
+    def __init__(self, total_points: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self._live = self.console.is_terminal
+        self._total = total_points
+        self._done = 0
+        self._began = time.monotonic()
+        self._point: Point | None = None
+        self._phase = ""
+        self._prefilled = 0
+        self._decoded = 0.0
+        self._last_plain = 0.0
+        self._progress: Progress | None = None
+        self._task = None
+        self._boot = ""
+
+    # -- events of a boot -----------------------------------------------------------------------------
+
+    def boot_starts(self, spec: ServerSpec, points: Sequence[Point]) -> None:
+        """A server is about to start."""
+        self._boot = spec.label
+        self._point = None
+        noun = "point" if len(points) == 1 else "points"
+        self._say(f"server {spec.label}: loading ({len(points)} {noun} on it)")
+        self._status("loading the model")
+
+    def boot_ready(self, info: ServerInfo) -> None:
+        """The server answers."""
+        pools = ", ".join(f"{p.role} KV {p.tokens:,} tokens" for p in info.pools if p.tokens)
+        self._say(f"server {self._boot}: ready after {info.startup_s:.0f} s ({pools})")
+
+    def phase(self, name: str, point: Point | None = None) -> None:
+        """A point enters a phase: input, warm-up, prefill."""
+        if point is not None and (self._point is None or point.key != self._point.key):
+            self._point = point
+        self._phase = name
+        self._prefilled, self._decoded = 0, 0.0
+        self._status(name)
+
+    def log_event(self, event: schedlog.Event) -> None:
+        """A line of the scheduler's log."""
+        if self._point is None or self._phase != "prefill":
+            return
+        total = self._point.batch * self._point.context_tokens
+        if isinstance(event, schedlog.PrefillLine):
+            self._prefilled += event.new_tokens
+            share = min(1.0, self._prefilled / total)
+            self._status(f"prefill {self._prefilled:,} / {total:,} tokens ({share:.0%})")
+        elif isinstance(event, schedlog.DecodeLine):
+            length = event.accept_length or 1.0
+            self._decoded += length * event.running_requests
+            self._status(
+                f"decode {self._decoded:.0f} tokens, accept length {length:.2f}, "
+                f"{event.throughput_tokens_per_s:.0f} tok/s"
+            )
+
+    def point_done(self, record: Record) -> None:
+        """A record was stored."""
+        self._done += 1
+        left = ""
+        if 0 < self._done < self._total:
+            rate = (time.monotonic() - self._began) / self._done
+            left = f", about {_minutes(rate * (self._total - self._done))} left"
+        text = f"[{self._done}/{self._total}] {record.point.label}: {record.outcome}"
+        if record.outcome is Outcome.OK:
+            tokens = sum(r.completion_tokens for r in record.requests)
+            text += f", {tokens} tokens in {record.duration_s or 0:.1f} s"
+        else:
+            text += f" - {record.reason}"
+        self._say(text + left)
+
+    # -- output ---------------------------------------------------------------------------------------
+
+    def __enter__(self) -> ProgressView:
+        if self._live:
+            self._progress = Progress(
+                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn(),
+                console=self.console, transient=True,
+            )  # fmt: skip
+            self._progress.start()
+            self._task = self._progress.add_task("starting", total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=self._done)
+
+    def _status(self, text: str) -> None:
+        label = self._point.label if self._point is not None else self._boot
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=f"{label}: {text}")
+        elif time.monotonic() - self._last_plain > _PLAIN_EVERY_S:
+            self._last_plain = time.monotonic()
+            self.console.print(f"  {label}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
