@@ -62,7 +62,9 @@ def to_run_config(composed: DictConfig) -> RunConfig:
     """A composed Hydra configuration as the schema's dataclass, hardware=auto resolved."""
     values = OmegaConf.to_object(composed)
     if not isinstance(values, RunConfig):
-        raise ConfigError("the configuration does not follow conf/config.yaml: keep run_schema in its defaults")
+        raise ConfigError(
+            "the configuration does not follow conf/config.yaml: keep run_schema in its defaults"
+        )
     if values.hardware.name == "auto":
         values.hardware = _hardware(detect_hardware())
     return values
@@ -177,8 +179,8 @@ def server_spec(cell: Cell, points: Sequence[Point]) -> ServerSpec:
 
 # What two points must share to run on one server.
 _SERVER_FIELDS = (
-    "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "tp", "dtype", "kv_dtype",
-    "draft_backend", "prune_draft_prefill", "probe",
+    "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "tp",
+    "dtype", "kv_dtype", "draft_backend", "prune_draft_prefill", "probe",
 )  # fmt: skip
 
 

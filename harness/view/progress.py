@@ -98,10 +98,8 @@ class ProgressView:
 
     def __enter__(self) -> ProgressView:
         if self._live:
-            self._progress = Progress(
-                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn(),
-                console=self.console, transient=True,
-            )  # fmt: skip
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=self.console, transient=True)
             self._progress.start()
             self._task = self._progress.add_task("starting", total=self._total)
         return self

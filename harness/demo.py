@@ -1,0 +1,76 @@
+"""`make demo`: the main job on this machine, with the shipped model and no GPU.
+
+Dense, native, windowed and ring at d = 7 on two context lengths, one server an arm; then the paper's table 2
+for them, whether the outputs agree, and two figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from harness import compose
+from harness.errors import HarnessError
+from harness.points import ARMS
+from harness.study import StudyOutcome, measure
+
+CONTEXTS = (8192, 32768)
+SEEDS = (0, 1, 2)
+# Needles in the haystack: few enough for a model of a million parameters, enough for a long answer.
+KEYS = 8
+
+
+def cells(contexts: tuple[int, ...], seeds: tuple[int, ...], hardware: str) -> list[compose.Cell]:
+    """The demo's configurations: every arm on every context and seed."""
+    common = ["model=tiny", f"hardware={hardware}", "depth=7", f"++input.params.keys={KEYS}"]
+    return [
+        compose.open_cell(compose.load([*common, f"arm={arm}", f"context={context}", f"seed={seed}"]))
+        for arm in ARMS
+        for context in contexts
+        for seed in seeds
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m harness.demo", description=__doc__)
+    parser.add_argument(
+        "--results", type=Path, default=Path("results/demo"), help="where records and figures go"
+    )
+    parser.add_argument(
+        "--contexts", type=int, nargs="+", default=list(CONTEXTS), help="prompt lengths in tokens"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="one prompt a seed")
+    parser.add_argument("--hardware", default="cpu", help="a name in conf/hardware")
+    parser.add_argument("--again", action="store_true", help="measure again what is stored already")
+    options = parser.parse_args(arguments)
+    progress, out = Console(stderr=True), Console()
+    try:
+        wanted = cells(tuple(options.contexts), tuple(options.seeds), options.hardware)
+        retry = "all" if options.again else "failed"
+        outcome = measure(wanted, options.results, retry=retry, console=progress)
+    except HarnessError as error:
+        progress.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    report(outcome, options.results, out)
+    return 1 if outcome.failed else 0
+
+
+def report(outcome: StudyOutcome, results: Path, out: Console) -> None:
+    """Print the table and the comparison of outputs, draw the figures, say what to do next."""
+    from analysis import demo  # noqa: PLC0415  (pandas and matplotlib only at the end)
+
+    demo.show(outcome.records, results / "figures", out)
+    out.print(
+        f"\nRecords: {results / 'points'}   figures: {results / 'figures'}\n"
+        f"Next: .venv/bin/python -m analysis report --results {results}   "
+        "or measure one point of your own: .venv/bin/python -m harness model=tiny arm=ring context=16384",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
