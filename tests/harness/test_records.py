@@ -1,0 +1,118 @@
+import gzip
+
+import orjson
+import pytest
+
+from harness import records
+from harness.errors import RecordError
+from harness.points import make_point
+from harness.records import DecodeSteps, Outcome, Record, read_all, read_log, read_record, write_record
+
+POINT = make_point(
+    {
+        "model": "tiny",
+        "checkpoint": "c0ffee",
+        "hardware": "cpu",
+        "arm": "dense",
+        "depth": 1,
+        "context_tokens": 512,
+        "task": "niah_single",
+        "draft_backend": "-",
+    }
+)
+
+
+def a_record(**changes):
+    values = {
+        "key": POINT.key,
+        "point": POINT,
+        "outcome": Outcome.OK,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "decode_steps": DecodeSteps(
+            time_s=[1.0], running_requests=[1], resident_tokens=[513], accept_length=[None],
+            throughput_tokens_per_s=[100.0], queued_requests=[0],
+        ),
+    }  # fmt: skip
+    return Record(**{**values, **changes})
+
+
+def test_round_trip_with_log(tmp_path):
+    directory = write_record(tmp_path, a_record(), b"line\n")
+    assert directory == tmp_path / "points" / POINT.key
+    assert read_record(directory) == a_record()
+    assert read_log(directory) == b"line\n"
+
+
+def test_writing_again_replaces_and_leaves_no_scratch(tmp_path):
+    write_record(tmp_path, a_record(outcome=Outcome.TIMEOUT, reason="slow"))
+    write_record(tmp_path, a_record())
+    assert [p.name for p in (tmp_path / "points").iterdir()] == [POINT.key]
+    assert read_record(tmp_path / "points" / POINT.key).outcome is Outcome.OK
+
+
+def test_a_failed_write_keeps_the_old_record(tmp_path, monkeypatch):
+    directory = write_record(tmp_path, a_record())
+
+    def full_disk(path, body):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "_write_synced", full_disk)
+    with pytest.raises(RecordError, match="No space left on device"):
+        write_record(tmp_path, a_record(outcome=Outcome.TIMEOUT))
+    assert read_record(directory).outcome is Outcome.OK
+    assert [p.name for p in (tmp_path / "points").iterdir()] == [POINT.key]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "damaged"),
+        (b'{"schema_version": 1', "damaged"),
+        (b"[]", "schema version None"),
+        (orjson.dumps({"schema_version": 99}), "schema version 99"),
+        (orjson.dumps({"schema_version": 1, "key": "x"}), "not a valid record"),
+        (b"\xff\xfe", "damaged"),
+    ],
+)
+def test_damaged_records_are_named_not_guessed(tmp_path, body, words):
+    directory = write_record(tmp_path, a_record())
+    (directory / "record.json").write_bytes(body)
+    with pytest.raises(RecordError, match=words):
+        read_record(directory)
+    good, errors = read_all(tmp_path)
+    assert good == []
+    assert len(errors) == 1
+
+
+def test_an_edited_point_is_noticed(tmp_path):
+    directory = write_record(tmp_path, a_record())
+    raw = orjson.loads((directory / "record.json").read_bytes())
+    raw["point"]["context_tokens"] = 1024
+    (directory / "record.json").write_bytes(orjson.dumps(raw))
+    with pytest.raises(RecordError, match="it was edited"):
+        read_record(directory)
+
+
+def test_scratch_directories_of_a_killed_writer_are_skipped(tmp_path):
+    write_record(tmp_path, a_record())
+    (tmp_path / "points" / f".{POINT.key}.dead.tmp").mkdir()
+    good, errors = read_all(tmp_path)
+    assert len(good) == 1
+    assert errors == []
+
+
+def test_a_truncated_log_is_an_error_and_a_missing_one_is_empty(tmp_path):
+    directory = write_record(tmp_path, a_record(), b"x" * 1000)
+    path = directory / "server.log.gz"
+    path.write_bytes(path.read_bytes()[:-6])
+    with pytest.raises(RecordError, match="damaged"):
+        read_log(directory)
+    path.unlink()
+    assert read_log(directory) == b""
+
+
+def test_log_bytes_are_reproducible(tmp_path):
+    one = write_record(tmp_path / "a", a_record(), b"log") / "server.log.gz"
+    two = write_record(tmp_path / "b", a_record(), b"log") / "server.log.gz"
+    assert one.read_bytes() == two.read_bytes()
+    assert gzip.decompress(one.read_bytes()) == b"log"
