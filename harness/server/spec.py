@@ -58,9 +58,11 @@ class ServerSpec:
         return f"{self.arm}{depth}{window} TP{self.tp}"
 
     def engine_settings(self) -> EngineSettings:
-        """What the plugin inside the server is told; off for dense and native."""
-        if self.arm not in WINDOWED_ARMS:
+        """What the plugin inside the server is told; mode off for dense and native."""
+        if self.arm == "dense":
             return EngineSettings()
+        if self.arm not in WINDOWED_ARMS:
+            return EngineSettings(draft_tokens=self.depth)
         return EngineSettings(
             mode="ring" if self.arm == "ring" else "windowed",
             window_tokens=self.window_tokens or 0,
@@ -104,26 +106,9 @@ class ServerSpec:
             command.append("--trust-remote-code")
         if self.device == "cpu":
             command += cpu_server_arguments(self.target_backend)
-        command += self._speculation_arguments()
+        backend = self.draft_backend if self.device != "cpu" else None
+        command += self.engine_settings().server_arguments(backend)
         return command + list(self.extra_arguments)
-
-    def _speculation_arguments(self) -> list[str]:
-        if self.arm == "dense":
-            return []
-        arguments = [
-            "--speculative-algorithm", "NEXTN",
-            "--speculative-num-steps", str(self.depth - 1),
-            "--speculative-eagle-topk", "1",
-            "--speculative-num-draft-tokens", str(self.depth),
-        ]  # fmt: skip
-        if self.device != "cpu":
-            arguments += ["--speculative-draft-attention-backend", self.draft_backend]
-        if self.arm in WINDOWED_ARMS:
-            arguments += [
-                "--speculative-draft-window-size", str(self.window_tokens),
-                "--speculative-draft-sink-size", str(self.sink_tokens),
-            ]  # fmt: skip
-        return arguments
 
     def describe(self) -> dict[str, Any]:
         """The spec as plain values, for records."""
