@@ -186,7 +186,9 @@ def _invalid_reasons(point: Point, run: TimedRun) -> list[str]:
                 f"the server counted {request.prompt_tokens} prompt tokens, not {point.context_tokens}"
             )
         if point.ignore_eos and request.completion_tokens != point.max_new_tokens:
-            reasons.append(f"{request.completion_tokens} tokens came back, {point.max_new_tokens} were asked for")
+            reasons.append(
+                f"{request.completion_tokens} tokens came back, {point.max_new_tokens} were asked for"
+            )
     return sorted(set(reasons))
 
 

@@ -49,7 +49,9 @@ class Client:
         except requests.RequestException as error:
             raise ServerError(f"the server did not flush its cache: {_short(error)}") from error
         if response.status_code != requests.codes.ok:
-            raise ServerError(f"the server refused to flush its cache: {response.text[:200]}", "request_error")
+            raise ServerError(
+                f"the server refused to flush its cache: {response.text[:200]}", "request_error"
+            )
 
     def generate(
         self, input_ids: Sequence[Sequence[int]], sampling: dict[str, Any], timeout_s: float | None
@@ -76,7 +78,9 @@ class Client:
         if isinstance(replies, dict):
             replies = [replies]
         if not isinstance(replies, list) or len(replies) != len(input_ids):
-            raise ServerError(f"/generate answered {len(input_ids)} prompts with {_brief(replies)}", "request_error")
+            raise ServerError(
+                f"/generate answered {len(input_ids)} prompts with {_brief(replies)}", "request_error"
+            )
         for reply in replies:
             _check_reply(reply)
         return replies
@@ -89,7 +93,9 @@ def _check_reply(reply: Any) -> None:
         raise ServerError(f"/generate answered without output_ids: {_brief(reply)}", "request_error")
     finish = meta.get("finish_reason")
     if isinstance(finish, dict) and finish.get("type") == "abort":
-        raise ServerError(f"the server aborted the request: {finish.get('message', 'no reason given')}", "request_error")
+        raise ServerError(
+            f"the server aborted the request: {finish.get('message', 'no reason given')}", "request_error"
+        )
 
 
 def _object(response: requests.Response, path: str) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class Server:
         port = self.port if self.port is not None else processes.free_port()
         if not processes.port_is_free(port):
             raise ServerError(
-                f"port {port} is in use by another program: free it or leave server.port unset", Outcome.PORT_IN_USE
+                f"port {port} is in use by another program: free it or leave server.port unset",
+                Outcome.PORT_IN_USE,
             )
         command = self.spec.command(port)
         environment = {**os.environ, **self.spec.environment(), BOOT_MARK: self.boot_id}
