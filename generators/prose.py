@@ -1,7 +1,7 @@
 """Seeded prose: sentences that never repeat as a passage, built from units whose token counts add up.
 
-A unit is a space, a word and any punctuation that follows it. Tokenisers split text before the space of a word
-(their pre-tokens start there), so the tokens of a text are those of its units one after the other.
+A unit is a space, a word and any punctuation that follows it. Tokenisers split text before the space of a
+word (their pre-tokens start there), so the tokens of a text are those of its units one after the other.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import InputError
+
 T = TypeVar("T")
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -72,10 +74,10 @@ class Stream:
         """`count` different integers of [0, limit), in random order.
 
         Raises:
-            ValueError: fewer than `count` exist.
+            InputError: fewer than `count` exist.
         """
         if count > limit:
-            raise ValueError(f"cannot draw {count} different numbers below {limit}")
+            raise InputError(f"{count:,} different items are asked for, but only {limit:,} exist.")
         if limit <= 4 * count + 1024:
             return [int(i) for i in self.permutation(limit)[:count]]
         chosen: dict[int, None] = {}

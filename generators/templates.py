@@ -55,12 +55,12 @@ CWE_ASK = (
     " numbered, one line each."
 )
 FWE_HEAD = (
-    "Below is a text of invented code words. Keep track of how often each word occurs; runs of dots are noise."
+    "Below is a text of invented code words. Keep track of how often each occurs; runs of dots are noise."
     "\n\nText:"
 )
 FWE_ASK = (
-    "\n\nQuestion: Ignoring the dots, which <<count>> code words occur most often in the text? Answer with these"
-    " <<count>> words, numbered, one line each."
+    "\n\nQuestion: Ignoring the dots, which <<count>> code words occur most often in the text? Answer with"
+    " these <<count>> words, numbered, one line each."
 )
 
 DOCUMENT_HEAD = "Read the document and answer the question that follows it.\n\n<document>\n"
@@ -70,8 +70,8 @@ DOCUMENT_ASK = (
 )
 
 WORLD_HEAD = (
-    "Facts about a few people, places and things are scattered through an unrelated text. Read it and answer the"
-    " question from the facts alone; where they change, the latest counts.\n\nText:"
+    "Facts about a few people, places and things are scattered through an unrelated text. Read it and answer"
+    " the question from the facts alone; where they change, the latest counts.\n\nText:"
 )
 WORLD_ASK = "\n\nQuestion: <<question>> Answer with one word."
 

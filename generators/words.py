@@ -13,8 +13,8 @@ from generators.rng import Stream
 from harness.errors import InputError
 
 LISTS = ("adjectives", "nouns", "verbs", "adverbs", "times", "places", "names")
-_ONSETS = "b d f g h j k l m n p r s t v z".split()
-_VOWELS = "a e i o u".split()
+_ONSETS = tuple("bdfghjklmnprstvz")
+_VOWELS = tuple("aeiou")
 _SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
 _CODAS = ("", "l", "m", "n", "r", "s")
 LFS_MARKER = "version https://git-lfs.github.com/spec/"

@@ -1,0 +1,297 @@
+"""Prompts of an exact number of tokens: head, filler with needles in it, question. Only filler gives way.
+
+Every piece is tokenised once and the counts are added up; the pieces begin with a space after a non-space,
+which is where pre-tokenisers split. The finished prompt is tokenised once as a whole to check it. A tokenizer
+whose tokens do span pieces is met by correcting the aim and checking again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from generators.prose import sentences
+from generators.record import Needle, same_ids
+from generators.rng import Stream
+from generators.tokenizer import Ids, Tokenizer
+from harness.errors import InputError
+
+_POOL = 384
+_FRAGMENTS = (
+    " Then it rained.",
+    " It was late.",
+    " They left.",
+    " Well then.",
+    " Yes.",
+    " So.",
+    " and so on",
+    " and then",
+    " indeed",
+    " then",
+    " now",
+    " so",
+    " a",
+    " ...",
+    " .",
+    ".",
+    "a",
+)
+_MAX_ROUNDS = 24
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A user message with the prompt's predicted ids and where its needles stand.
+
+    Attributes:
+        content: the message.
+        ids: ids of the whole prompt, chat frame included.
+        needles: offsets are those of the whole prompt.
+    """
+
+    content: str
+    ids: Ids
+    needles: list[Needle] = field(default_factory=list)
+
+
+class Block(Protocol):
+    """A run of filler sentences."""
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Tokens of each sentence."""
+
+    def render(self, start: int, stop: int) -> tuple[str, Ids]:
+        """Text and ids of sentences start..stop-1."""
+
+
+class Filler(Protocol):
+    """A source of filler that never repeats a passage."""
+
+    def take(self, room_tokens: int) -> Block:
+        """As many sentences as fit."""
+
+
+def impossible(asked: int, needed: int, what: str) -> InputError:
+    """The error for a context too short to hold what may not be cut."""
+    return InputError(
+        f"{asked:,} tokens are too few: {what} alone take {needed:,}. Ask for a longer context or for less"
+        " in it."
+    )
+
+
+def gather(flat: Ids, start: NDArray[np.int64], count: NDArray[np.int64], picks: NDArray[np.int64]) -> Ids:
+    """The ids of `picks`, one after the other, from a table of ragged rows."""
+    counts = count[picks]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    shift = np.repeat(start[picks] - (ends - counts), counts)
+    ids: Ids = flat[shift + np.arange(total)]
+    return ids
+
+
+def split_ask(ask: str) -> tuple[str, str]:
+    """The question's first word, with the empty line before it, and the rest, which starts with a space."""
+    place = ask.index(" ")
+    return ask[:place], ask[place:]
+
+
+class Closer:
+    """Ends filler exactly where the question begins.
+
+    Args:
+        near: the start of the question, which may merge with what stands before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, near: str, stream: Stream) -> None:
+        self._tokenizer, self._near = tokenizer, near
+        drawn = list(dict.fromkeys(sentences(stream, _POOL)))
+        self._pool = [*drawn, *_FRAGMENTS]
+        self._final = tokenizer.separate_ids([text + near for text in self._pool])
+        # Only whole sentences may stand before another piece.
+        self._plain = tokenizer.piece_ids(drawn)
+        self._by_count: dict[int, list[int]] = {}
+        for i, ids in enumerate(self._plain):
+            self._by_count.setdefault(len(ids), []).append(i)
+        typical = sorted(map(len, self._plain))[len(drawn) // 2] + len(near)
+        self.reserve_tokens = 2 * typical
+
+    def close(self, last: str, room_tokens: int) -> tuple[list[str], list[Ids]] | None:
+        """Closing filler for `room_tokens` tokens: those of `last`, of the filler and of `near` together.
+
+        Args:
+            last: the piece before; where nothing fits between, it is tokenised again together with `near`.
+
+        Returns:
+            Texts and ids that take the place of `last`, `near` part of the final one; None if nothing fits.
+        """
+        last_ids, joined = self._tokenizer.piece_ids([last, last + self._near])
+        if len(joined) == room_tokens:
+            return [last + self._near], [joined]
+        room = room_tokens - len(last_ids)
+        for length in range(4):
+            for i, ids in enumerate(self._final):
+                if ids is None:
+                    continue
+                chosen = _combine(self._by_count, room - len(ids), length)
+                if chosen is not None and i not in chosen:
+                    texts = [last, *(self._pool[j] for j in chosen), self._pool[i] + self._near]
+                    return texts, [last_ids, *(self._plain[j] for j in chosen), ids]
+        return None
+
+
+def _combine(by_count: dict[int, list[int]], room: int, length: int) -> list[int] | None:
+    """`length` different sentences whose token counts add up to `room`."""
+    if length == 0:
+        return [] if room == 0 else None
+    for count in sorted(by_count) if length > 1 else [room]:
+        choices = by_count.get(count)
+        if not choices:
+            continue
+        rest = _combine({**by_count, count: choices[1:]}, room - count, length - 1)
+        if rest is not None:
+            return [choices[0], *rest]
+    return None
+
+
+def haystack(
+    tokenizer: Tokenizer,
+    *,
+    head: str,
+    needles: Sequence[tuple[str, str, str]],
+    ask: str,
+    filler: Filler,
+    target_tokens: int,
+    stream: Stream,
+    depth_percent: float | None = None,
+) -> Draft:
+    """A prompt of `target_tokens` tokens with needles in order at random places of the filler.
+
+    Args:
+        needles: (sentence with its leading space, key, value), in the order in which they appear.
+        depth_percent: place of all needles, 0 at the start and 100 at the end; random if None.
+
+    Raises:
+        InputError: head, needles and question alone are longer, or no filler makes the length exact.
+    """
+    near, rest = split_ask(ask)
+    head_ids = tokenizer.first_ids(head)
+    rest_ids = tokenizer.last_ids([rest], after=":")[0]
+    needle_ids = tokenizer.piece_ids([text for text, _, _ in needles])
+    ending = tokenizer.piece_ids([needles[-1][0] + near])[0]
+    fixed = len(head_ids) + sum(map(len, needle_ids)) + len(rest_ids)
+    needed = fixed - len(needle_ids[-1]) + len(ending)
+    if target_tokens < needed:
+        raise impossible(target_tokens, needed, f"instructions, {len(needles)} needles and question")
+    room = target_tokens - fixed
+    closer = Closer(tokenizer, near, stream.child("close"))
+    block = filler.take(room - closer.reserve_tokens)
+    count = len(block.counts)
+    slots = _slots(count, len(needles), stream.child("slots"), depth_percent)
+    texts, pieces, order = [head], [head_ids], []
+    done = 0
+    for number, slot in enumerate(slots):
+        if slot > done:
+            text, ids = block.render(done, slot)
+            texts.append(text)
+            pieces.append(ids)
+            done = slot
+        order.append(len(texts))
+        texts.append(needles[number][0])
+        pieces.append(needle_ids[number])
+    if count > done:
+        if count - 1 > done:
+            text, ids = block.render(done, count - 1)
+            texts.append(text)
+            pieces.append(ids)
+        text, ids = block.render(count - 1, count)
+        texts.append(text)
+        pieces.append(ids)
+    left = target_tokens - sum(map(len, pieces)) - len(rest_ids) + len(pieces[-1])
+    closed = closer.close(texts[-1], left)
+    if closed is None:
+        raise InputError(
+            f"No filler makes this prompt exactly {target_tokens:,} tokens long with this tokenizer (at least"
+            f" {needed:,} are needed). Ask for a few tokens more."
+        )
+    texts[-1:], pieces[-1:] = closed
+    placed = zip(order, needles, needle_ids, strict=True)
+    marks = {i: (*needle, len(ids)) for i, needle, ids in placed}
+    return join([*texts, rest], [*pieces, rest_ids], len(tokenizer.before), marks)
+
+
+def _slots(count: int, needles: int, stream: Stream, depth_percent: float | None) -> list[int]:
+    """Sentence numbers before which needles stand, ascending; a sentence remains last where there is one."""
+    places = max(count, 1)
+    if depth_percent is not None:
+        return [min(int(count * depth_percent / 100), places - 1)] * needles
+    if needles <= places:
+        return sorted(stream.distinct(places, needles))
+    return sorted(int(i) for i in stream.below(places, needles))
+
+
+def join(
+    texts: Sequence[str],
+    pieces: Sequence[Ids],
+    frame_characters: int,
+    needles: Mapping[int, tuple[str, str, str, int]],
+) -> Draft:
+    """Put pieces together; `needles` tells which of them are needles: (text, key, value, tokens)."""
+    token_ends = np.cumsum([len(ids) for ids in pieces])
+    char_ends = np.cumsum([len(text) for text in texts])
+    found = []
+    for i, (text, key, value, count) in needles.items():
+        sentence = text.lstrip(" ")
+        start = frame_characters + int(char_ends[i - 1]) + len(text) - len(sentence)
+        found.append(Needle(int(token_ends[i - 1]), count, start, sentence, key, value))
+    return Draft("".join(texts), np.concatenate(list(pieces)), found)
+
+
+def exact(
+    tokenizer: Tokenizer, target_tokens: int, plan: Callable[[int, int], Draft], *, check: bool = True
+) -> Draft:
+    """The draft of a plan, made exact.
+
+    Args:
+        plan: (aim in tokens, round) -> draft; a later round may choose other filler.
+        check: tokenise the finished prompt as a whole. Without it the sum of the pieces is trusted, and a
+            tokenizer that was seen to merge pieces is refused.
+
+    Raises:
+        InputError: the plan cannot be met.
+    """
+    aim = target_tokens
+    for attempt in range(_MAX_ROUNDS):
+        draft = plan(aim, attempt)
+        if not check:
+            if not tokenizer.additive:
+                raise InputError("This tokenizer merges text across pieces: build with check=True.")
+            return draft
+        ids = tokenizer.encode(draft.content)
+        if same_ids(ids, draft.ids):
+            return draft
+        if len(ids) == target_tokens:
+            return _relocate(tokenizer, draft)
+        aim += target_tokens - len(ids)
+    raise InputError(
+        f"No text of exactly {target_tokens:,} tokens was found in {_MAX_ROUNDS} rounds with this tokenizer;"
+        f" the nearest try had {len(ids):,}. Ask for a few tokens more."
+    )
+
+
+def _relocate(tokenizer: Tokenizer, draft: Draft) -> Draft:
+    """Needle offsets as the whole tokenisation has them."""
+    ids, starts = tokenizer.encode_with_offsets(draft.content)
+    placed = starts.tolist()
+
+    def move(needle: Needle) -> Needle:
+        first = max(bisect_right(placed, needle.char_offset) - 1, 0)
+        stop = bisect_right(placed, needle.char_offset + len(needle.text) - 1)
+        return replace(needle, token_offset=first, token_count=max(stop - first, 1))
+
+    return Draft(draft.content, ids, [move(needle) for needle in draft.needles])

@@ -1,0 +1,111 @@
+"""Filler of haystacks: seeded prose, and sentences that imitate needles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from generators.assemble import gather
+from generators.prose import draw_sentences, grammar
+from generators.rng import Stream
+from generators.tokenizer import Ids, Tokenizer
+
+_BATCH = 512
+
+
+@dataclass(frozen=True)
+class UnitTable:
+    """The ids of many short pieces, as ragged rows of one array."""
+
+    texts: NDArray[np.object_]
+    flat: Ids
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, pieces: list[str]) -> UnitTable:
+        """Tokenise each piece once."""
+        return cls.of_ids(pieces, tokenizer.piece_ids(pieces))
+
+    @classmethod
+    def of_ids(cls, pieces: list[str], ids: list[Ids]) -> UnitTable:
+        """A table of pieces whose ids are known."""
+        count = np.asarray([len(row) for row in ids], dtype=np.int64)
+        flat = np.concatenate(ids) if ids else np.zeros(0, dtype=np.uint32)
+        return cls(np.asarray(pieces, dtype=object), flat, np.cumsum(count) - count, count)
+
+    def render(self, picks: NDArray[np.int64]) -> tuple[str, Ids]:
+        """Text and ids of the picked pieces, one after the other."""
+        return "".join(self.texts[picks].tolist()), gather(self.flat, self.start, self.count, picks)
+
+
+@dataclass(frozen=True)
+class UnitBlock:
+    """Sentences made of units: sentence i is `picks[bounds[i]:bounds[i + 1]]`."""
+
+    table: UnitTable
+    picks: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Tokens of each sentence."""
+        if len(self.bounds) < 2:
+            return np.zeros(0, dtype=np.int64)
+        return np.add.reduceat(self.table.count[self.picks], self.bounds[:-1])
+
+    def render(self, start: int, stop: int) -> tuple[str, Ids]:
+        """Text and ids of sentences start..stop-1."""
+        return self.table.render(self.picks[self.bounds[start] : self.bounds[stop]])
+
+    def first(self, room_tokens: int) -> UnitBlock:
+        """As many of the sentences, from the first, as fit."""
+        fits = int(np.searchsorted(np.cumsum(self.counts), max(room_tokens, 0), side="right"))
+        return UnitBlock(self.table, self.picks[: self.bounds[fits]], self.bounds[: fits + 1])
+
+
+class Prose:
+    """The package's own sentences, none of which comes twice except by rare chance."""
+
+    def __init__(self, tokenizer: Tokenizer, stream: Stream) -> None:
+        self._tokenizer, self._stream = tokenizer, stream
+
+    def take(self, room_tokens: int) -> UnitBlock:
+        """As many sentences as fit in `room_tokens`."""
+        table = self._tokenizer.cached("prose", lambda: UnitTable.of(self._tokenizer, list(grammar().units)))
+        chunks: list[NDArray[np.int64]] = []
+        lengths: list[NDArray[np.int64]] = []
+        tokens = 0
+        while tokens < room_tokens:
+            # A sentence has at least one token for each of its 4 or more units.
+            picks, length = draw_sentences(self._stream, min(max((room_tokens - tokens) // 4, 16), 16384))
+            chunks.append(picks)
+            lengths.append(length)
+            tokens += int(table.count[picks].sum())
+        picks = np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.int64)
+        bounds = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *lengths]))
+        return UnitBlock(table, picks, bounds).first(room_tokens)
+
+
+class Sentences:
+    """Filler from given sentences, in order, each used at most once in a text."""
+
+    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
+        self._tokenizer, self._rest = tokenizer, iter(texts)
+        self._texts: list[str] = []
+        self._ids: list[Ids] = []
+
+    def take(self, room_tokens: int) -> UnitBlock:
+        """As many sentences as fit in `room_tokens`; all of them where more would fit."""
+        tokens = sum(map(len, self._ids))
+        while tokens < room_tokens and (more := list(islice(self._rest, _BATCH))):
+            ids = self._tokenizer.piece_ids(more)
+            self._texts += more
+            self._ids += ids
+            tokens += sum(map(len, ids))
+        bounds = np.arange(len(self._texts) + 1)
+        return UnitBlock(UnitTable.of_ids(self._texts, self._ids), bounds[:-1], bounds).first(room_tokens)

@@ -1,0 +1,96 @@
+"""The tasks by name, and building one record of any."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from generators import niah
+from generators.record import GENERATOR_VERSION, Record
+from generators.rng import Stream
+from generators.task import Built, Context, at_least
+from generators.tokenizer import Tokenizer
+from harness.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: whose definition it follows, and its builder."""
+
+    family: str
+    builder: Callable[..., Built]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Its parameters with their defaults."""
+        parameters = inspect.signature(self.builder).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+TASKS: dict[str, Task] = {
+    "niah_single": Task("RULER", niah.single),
+    "niah_multikey": Task("RULER", niah.multikey),
+    "niah_multivalue": Task("RULER", niah.multivalue),
+    "niah_multiquery": Task("RULER", niah.multiquery),
+    "niah_multiquery_enum": Task("RULER", niah.multiquery_enum),
+}
+
+
+def build(
+    task: str,
+    *,
+    context_tokens: int,
+    tokenizer: Tokenizer,
+    seed: int,
+    index: int = 0,
+    check: bool = True,
+    **params: Any,
+) -> Record:
+    """Build one record of exactly `context_tokens` tokens.
+
+    Args:
+        task: a name in `TASKS`.
+        context_tokens: prompt length in tokens, chat template and generation prompt included.
+        tokenizer: whose tokens count.
+        seed, index: which record; the same ones give the same bytes, on any Python and platform.
+        check: tokenise the finished prompt once as a whole; without it the sum of its pieces is trusted.
+        params: knobs of the task (`TASKS[task].defaults`).
+
+    Raises:
+        ConfigError: the task or a parameter is unknown or makes no sense.
+        InputError: such a record cannot be built, for example since the needles alone are longer.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
+    at_least("context_tokens", context_tokens)
+    defaults = TASKS[task].defaults
+    if unknown := [name for name in params if name not in defaults]:
+        known = ", ".join(defaults) or "none"
+        raise ConfigError(f"Task {task} has no parameter {', '.join(unknown)} (it has: {known}).")
+    resolved = {**defaults, **params}
+    resolved = {name: list(v) if isinstance(v, tuple) else v for name, v in resolved.items()}
+    context = Context(
+        tokenizer, context_tokens, Stream("input", GENERATOR_VERSION, task, seed, index), index, check
+    )
+    built = TASKS[task].builder(context, **resolved)
+    text = tokenizer.text(built.draft.content)
+    start = len(tokenizer.before)
+    return Record(
+        task=task,
+        family=built.family or TASKS[task].family,
+        params=resolved,
+        seed=seed,
+        index=index,
+        context_tokens=context_tokens,
+        input_ids=built.draft.ids,
+        text=text,
+        content_span=(start, start + len(built.draft.content)),
+        gold=built.gold,
+        needles=built.draft.needles,
+        details=built.details,
+        tokenizer_sha256=tokenizer.fingerprint,
+        exact=built.exact,
+        cost_only=built.cost_only,
+    )
