@@ -1,0 +1,53 @@
+"""Which hardware profile (`conf/hardware/`) this machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.errors import ConfigError
+
+# Part of the NVML product name -> profile. H200 before H100: names never contain each other, but GH200 does
+# contain H200 and is another machine.
+_PROFILES = (("GH200", None), ("B200", "b200"), ("H200", "h200"), ("H100", "h100"))
+
+
+def profile_for(gpu_names: Sequence[str]) -> str:
+    """Profile name for the GPUs that NVML lists; `cpu` for none.
+
+    Raises:
+        ConfigError: GPUs without a profile, or of several kinds.
+    """
+    if not gpu_names:
+        return "cpu"
+    found = {_profile(name) for name in gpu_names}
+    if len(found) > 1:
+        raise ConfigError(
+            f"this machine has different GPUs ({', '.join(sorted(set(gpu_names)))}): "
+            "pick some by CUDA_VISIBLE_DEVICES and name the profile, hardware=..."
+        )
+    profile = found.pop()
+    if profile is None:
+        raise ConfigError(
+            f"no hardware profile knows {gpu_names[0]}: copy conf/hardware/h100.yaml, adapt it and pass "
+            "hardware=<its name>, or hardware=cpu for the CPU engine"
+        )
+    return profile
+
+
+def _profile(gpu_name: str) -> str | None:
+    words = gpu_name.upper().replace("-", " ").replace("_", " ").split()
+    for part, profile in _PROFILES:
+        if part in words:
+            return profile
+    return None
+
+
+def detect_hardware() -> str:
+    """The profile of this machine: b200, h200, h100 or cpu.
+
+    Raises:
+        ConfigError: as `profile_for`.
+    """
+    from harness.host.gpu import gpu_names  # noqa: PLC0415  (keeps NVML out of callers that never ask)
+
+    return profile_for(gpu_names())
