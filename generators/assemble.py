@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from generators.prose import sentences
-from generators.record import Needle, same_ids
+from generators.record import Needle
 from generators.rng import Stream
-from generators.tokenizer import Ids, Tokenizer
+from generators.tokenizer import Ids, Tokenizer, same_ids
 from harness.errors import InputError
 
 _POOL = 384

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,7 +14,7 @@ from generators.prose import draw_sentences, grammar
 from generators.rng import Stream
 from generators.tokenizer import Ids, Tokenizer
 
-_BATCH = 512
+_BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -91,21 +91,41 @@ class Prose:
         return UnitBlock(table, picks, bounds).first(room_tokens)
 
 
-class Sentences:
-    """Filler from given sentences, in order, each used at most once in a text."""
+class Pattern:
+    """Sentences of one pattern with different words in its slots; each word is used at most once in a text.
 
-    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
-        self._tokenizer, self._rest = tokenizer, iter(texts)
-        self._texts: list[str] = []
-        self._ids: list[Ids] = []
+    Args:
+        pattern: words and slot numbers, such as (" For", 0, " take", 1), where a slot holds a space and a word.
+        rows: the words of all slots, sentence by sentence.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, pattern: Sequence[str | int], rows: Iterable[Sequence[str]]
+    ) -> None:
+        self._tokenizer, self._pattern, self._rest = tokenizer, pattern, iter(rows)
+        self._fixed = [item for item in pattern if isinstance(item, str)]
+        self._texts: list[str] = list(self._fixed)
+        self._ids: list[Ids] = tokenizer.piece_ids(self._fixed)
+        self._fixed_tokens = sum(map(len, self._ids))
+        self._slots = len(pattern) - len(self._fixed)
 
     def take(self, room_tokens: int) -> UnitBlock:
         """As many sentences as fit in `room_tokens`; all of them where more would fit."""
-        tokens = sum(map(len, self._ids))
-        while tokens < room_tokens and (more := list(islice(self._rest, _BATCH))):
-            ids = self._tokenizer.piece_ids(more)
-            self._texts += more
-            self._ids += ids
-            tokens += sum(map(len, ids))
-        bounds = np.arange(len(self._texts) + 1)
-        return UnitBlock(UnitTable.of_ids(self._texts, self._ids), bounds[:-1], bounds).first(room_tokens)
+        while self._tokens() < room_tokens and (more := list(islice(self._rest, _BATCH))):
+            words = [word for row in more for word in row]
+            self._texts += words
+            self._ids += self._tokenizer.piece_ids(words)
+        count = self._count()
+        picks = np.empty((count, len(self._pattern)), dtype=np.int64)
+        first_slot = len(self._fixed) + self._slots * np.arange(count)
+        fixed = iter(range(len(self._fixed)))
+        for column, item in enumerate(self._pattern):
+            picks[:, column] = next(fixed) if isinstance(item, str) else first_slot + item
+        bounds = np.arange(count + 1) * len(self._pattern)
+        return UnitBlock(UnitTable.of_ids(self._texts, self._ids), picks.ravel(), bounds).first(room_tokens)
+
+    def _count(self) -> int:
+        return (len(self._texts) - len(self._fixed)) // self._slots
+
+    def _tokens(self) -> int:
+        return sum(map(len, self._ids)) + (self._count() - 1) * self._fixed_tokens

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from generators.assemble import Draft, Filler, haystack
 from generators.documents import UserText, expand, read_text
-from generators.fillers import Prose, Sentences
+from generators.fillers import Pattern, Prose
 from generators.rng import Stream
 from generators.task import Built, Context, at_least, one_of
 from generators.templates import (
@@ -136,8 +136,8 @@ def _build(
     # Values of one key are asked for in the order of the text.
     gold = [value for _, key, value in sorted(needles, key=lambda n: place.get(n[1], -1)) if key in place]
     words = {"kind": kind, "kinds": values_kind, "keys": spoken_list(asked), "count": len(gold)}
-    others = (needle(key, value)[0] for key, value in zip(labels.keys, labels.values, strict=False))
-    distractors = Sentences(context.tokenizer, others)
+    pattern, rows = _distractors(kind, labels)
+    distractors = Pattern(context.tokenizer, pattern, rows)
 
     def plan(aim: int, attempt: int) -> Draft:
         stream = context.stream.child("plan", attempt)
@@ -159,6 +159,16 @@ def _build(
 
     draft = context.exact(plan)
     return Built(draft, gold, {"keys": asked, "question": fill(ask, words).strip(), "unique": "values"})
+
+
+def _distractors(kind: str, labels: _Labels) -> tuple[list[str | int], Iterator[tuple[str, str]]]:
+    """The needle's own sentence as a pattern, and a key and a value for each."""
+    words = fill(NIAH_NEEDLE, {"kind": kind, "key": "<key>", "value": "<value>"}).split(" ")[1:]
+    ending = words[-1].removeprefix("<value>")
+    pattern: list[str | int] = [f" {word}" for word in words]
+    pattern[words.index("<key>")], pattern[-1] = 0, 1
+    pairs = zip(labels.keys, labels.values, strict=False)
+    return pattern, ((f" {key}", f" {value}{ending}") for key, value in pairs)
 
 
 class _Labels:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
 from generators.tokenizer import Ids, as_ids, ids_sha256
@@ -124,11 +123,6 @@ class Record:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"This is not a record of the generators ({reason}).") from error
-
-
-def same_ids(a: Ids, b: Ids) -> bool:
-    """Whether two token id arrays are equal."""
-    return len(a) == len(b) and bool(np.array_equal(a, b))
 
 
 def as_mapping(record: Record | Mapping[str, Any]) -> Mapping[str, Any]:

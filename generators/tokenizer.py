@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,14 +27,21 @@ from harness.errors import InputError
 T = TypeVar("T")
 Ids = NDArray[np.uint32]
 _MARK_OPEN, _MARK_CLOSE = "\ue000", "\ue001"
-_MARKER = re.compile(f"{_MARK_OPEN}[0-9]+{_MARK_CLOSE}")
+_SEPARATOR = "\ue004"
+_RESERVED = re.compile(f"{_MARK_OPEN}[0-9]+{_MARK_CLOSE}|{_SEPARATOR}")
+_PIECES_AT_ONCE = 4096
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
 
 
-def as_ids(ids: Sequence[int]) -> Ids:
+def as_ids(ids: Sequence[int] | Ids) -> Ids:
     """Token ids as an array."""
     return np.asarray(ids, dtype=np.uint32)
+
+
+def same_ids(a: Ids, b: Ids) -> bool:
+    """Whether two token id arrays are equal."""
+    return len(a) == len(b) and bool(np.array_equal(a, b))
 
 
 def ids_sha256(ids: Ids) -> str:
@@ -92,7 +100,10 @@ class Tokenizer:
         digest.update(json.dumps([self.before, self.after, bool(frame)]).encode())
         self.fingerprint = digest.hexdigest()
         self._tokenizer, self._to_real = _with_markers(spec, self._added)
-        size = 1 + max([self._tokenizer.get_vocab_size(), *self._to_real, *self._added.values()])
+        separator = self._tokenizer.token_to_id(_SEPARATOR)
+        assert separator is not None  # _with_markers added it
+        self._separator_id = separator
+        size = 1 + max([self._tokenizer.get_vocab_size(), separator, *self._to_real, *self._added.values()])
         self._real = np.arange(size, dtype=np.uint32)
         self._real[list(self._to_real)] = list(self._to_real.values())
         # A special token's own id can come from plain text only where the vocabulary spells it out.
@@ -146,7 +157,7 @@ class Tokenizer:
         starts = np.asarray([start for start, _ in encoding.offsets], dtype=np.int64)
         # Markers and the tokens they stand for differ in length.
         shift = np.zeros(len(marked) + 1, dtype=np.int64)
-        for match in _MARKER.finditer(marked):
+        for match in _RESERVED.finditer(marked):
             token = self._content_of(int(match.group()[1:-1]))
             shift[match.end() :] += len(token) - len(match.group())
         before = np.zeros(len(self._prefix), dtype=np.int64)
@@ -168,9 +179,22 @@ class Tokenizer:
         Raises:
             InputError: a piece cannot be encoded.
         """
-        lead = self._encode([after])[0]
-        encoded = self._encode([after + piece for piece in pieces])
-        return [self._checked(ids[len(lead) :]) if ids[: len(lead)] == lead else None for ids in encoded]
+        lead = as_ids(self._encode([after])[0])
+        found: list[Ids | None] = []
+        for first in range(0, len(pieces), _PIECES_AT_ONCE):
+            group = pieces[first : first + _PIECES_AT_ONCE]
+            # The separator is an added token, at which the text is split before anything else.
+            joined = _SEPARATOR + "".join(f"{after}{piece}{_SEPARATOR}" for piece in group)
+            raw = as_ids(self._encode([joined])[0])
+            ids = self._checked(raw)
+            cuts = np.flatnonzero(raw == self._separator_id)
+            if len(cuts) != len(group) + 1:
+                raise InputError("A piece of text holds the private-use character U+E004. Drop it.")
+            for start, stop in pairwise(cuts.tolist()):
+                body = ids[start + 1 : stop]
+                alone = same_ids(body[: len(lead)], lead)
+                found.append(body[len(lead) :] if alone else None)
+        return found
 
     def piece_ids(self, pieces: Sequence[str], after: str = ".") -> list[Ids]:
         """`separate_ids` where pieces are meant to have ids of their own.
@@ -208,7 +232,7 @@ class Tokenizer:
         """The text of ids, special tokens written out."""
         markers = {real: marker for marker, real in self._to_real.items()}
         text = self._tokenizer.decode([markers.get(int(i), int(i)) for i in ids], skip_special_tokens=False)
-        return str(_MARKER.sub(lambda match: self._content_of(int(match.group()[1:-1])), text))
+        return str(_RESERVED.sub(lambda match: self._content_of(int(match.group()[1:-1])), text))
 
     def check_text(self, text: str) -> None:
         """Refuse text that no tokenizer can take, or that imitates the private markers.
@@ -223,7 +247,7 @@ class Tokenizer:
                 f"The text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start};"
                 " it is not valid Unicode. Repair or drop that character."
             ) from error
-        if match := _MARKER.search(text):
+        if match := _RESERVED.search(text):
             raise InputError(
                 f"The text has the private-use sequence {match.group()!r} at character {match.start()},"
                 " which is reserved here. Drop it from the text."
@@ -232,7 +256,7 @@ class Tokenizer:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def _checked(self, ids: Sequence[int]) -> Ids:
+    def _checked(self, ids: Sequence[int] | Ids) -> Ids:
         array = as_ids(ids)
         if self._forbidden[array].any():
             token = self._content_of(int(array[self._forbidden[array]][0]))
@@ -303,6 +327,7 @@ def _with_markers(
             for marker, content in markers.items()
         ]
     )
+    tokenizer.add_special_tokens([tokenizers.AddedToken(_SEPARATOR, normalized=False)])
     vocabulary = tokenizer.get_vocab()
     return tokenizer, {vocabulary[marker]: added[content] for marker, content in markers.items()}
 
