@@ -115,9 +115,7 @@ class Closer:
         self._final = tokenizer.separate_ids([text + near for text in self._pool])
         # Only whole sentences may stand before another piece.
         self._plain = tokenizer.piece_ids(drawn)
-        self._by_count: dict[int, list[int]] = {}
-        for i, ids in enumerate(self._plain):
-            self._by_count.setdefault(len(ids), []).append(i)
+        self._by_count = by_count(self._plain)
         typical = sorted(map(len, self._plain))[len(drawn) // 2] + len(near)
         self.reserve_tokens = 2 * typical
 
@@ -138,22 +136,32 @@ class Closer:
             for i, ids in enumerate(self._final):
                 if ids is None:
                     continue
-                chosen = _combine(self._by_count, room - len(ids), length)
+                chosen = combine(self._by_count, room - len(ids), length)
                 if chosen is not None and i not in chosen:
                     texts = [last, *(self._pool[j] for j in chosen), self._pool[i] + self._near]
                     return texts, [last_ids, *(self._plain[j] for j in chosen), ids]
         return None
 
 
-def _combine(by_count: dict[int, list[int]], room: int, length: int) -> list[int] | None:
-    """`length` different sentences whose token counts add up to `room`."""
+def by_count(items: Sequence[Ids]) -> dict[int, list[int]]:
+    """Numbers of the items that have each token count."""
+    found: dict[int, list[int]] = {}
+    for i, ids in enumerate(items):
+        found.setdefault(len(ids), []).append(i)
+    return found
+
+
+def combine(stock: Mapping[int, list[int]], room: int, length: int) -> list[int] | None:
+    """`length` different items whose token counts add up to `room`, from lists of items by token count."""
     if length == 0:
         return [] if room == 0 else None
-    for count in sorted(by_count) if length > 1 else [room]:
-        choices = by_count.get(count)
-        if not choices:
-            continue
-        rest = _combine({**by_count, count: choices[1:]}, room - count, length - 1)
+    counts = sorted(count for count, items in stock.items() if items)
+    if not counts or not counts[0] * length <= room <= counts[-1] * length:
+        return None
+    # Near the mean first, so that the rest stays within reach.
+    for count in sorted(counts, key=lambda c: abs(c * length - room)):
+        choices = stock[count]
+        rest = combine({**stock, count: choices[1:]}, room - count, length - 1)
         if rest is not None:
             return [choices[0], *rest]
     return None

@@ -95,7 +95,7 @@ class Pattern:
     """Sentences of one pattern with different words in its slots; each word is used at most once in a text.
 
     Args:
-        pattern: words and slot numbers, such as (" For", 0, " take", 1), where a slot holds a space and a word.
+        pattern: words and slot numbers, such as (" For", 0, " take", 1); a slot holds a space and a word.
         rows: the words of all slots, sentence by sentence.
     """
 

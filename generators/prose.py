@@ -40,7 +40,7 @@ _SENTENCES = (
     "Was it {name} who {verb} the {noun} during the {time}?",
     "Between the {place} and the {place} the {noun} {verb} that {noun}.",
     "It {adv} rained, so {name} {verb} the {noun}.",
-    "A {noun} {verb} {name}.",
+    "The {noun} {verb} {name}.",
 )
 
 

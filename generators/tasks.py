@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from generators import niah
+from generators import aggregation, niah, tracing
 from generators.record import GENERATOR_VERSION, Record
 from generators.rng import Stream
 from generators.task import Built, Context, at_least
@@ -35,6 +35,10 @@ TASKS: dict[str, Task] = {
     "niah_multivalue": Task("RULER", niah.multivalue),
     "niah_multiquery": Task("RULER", niah.multiquery),
     "niah_multiquery_enum": Task("RULER", niah.multiquery_enum),
+    "vt": Task("RULER", tracing.variables),
+    "cwe": Task("RULER", aggregation.common_words),
+    "fwe": Task("RULER", aggregation.frequent_words),
+    "fwe_enum": Task("RULER", aggregation.frequent_words_enum),
 }
 
 

@@ -49,30 +49,29 @@ def real_words() -> tuple[str, ...]:
     return tuple(sorted({word for each in lists for word in each}))
 
 
-def invented_word_count(syllables: int) -> int:
-    """How many different invented words have this many syllables."""
-    return int(len(_SYLLABLES) ** syllables) * len(_CODAS)
-
-
-def invented_word(number: int, syllables: int) -> str:
-    """Word `number` of `invented_word_count(syllables)`: consonant-vowel syllables and an optional ending.
-
-    Different numbers give different words.
-    """
-    number, coda = divmod(number, len(_CODAS))
-    parts = []
-    for _ in range(syllables):
-        number, syllable = divmod(number, len(_SYLLABLES))
-        parts.append(_SYLLABLES[syllable])
-    return "".join(parts) + _CODAS[coda]
-
-
 def invented_words(stream: Stream, count: int, syllables: int = 3) -> list[str]:
-    """`count` different invented words that are in none of the lists, in random order."""
+    """`count` different invented words that are in none of the lists.
+
+    A word is consonant-vowel syllables and an optional ending: about 450 of one syllable, 34,000 of two,
+    2.5 million of three.
+
+    Raises:
+        InputError: too many are asked for.
+    """
+    exist = len(_SYLLABLES) ** syllables * len(_CODAS)
+    if 2 * count > exist:
+        raise InputError(f"{count:,} invented words of {syllables} syllables are too many: {exist:,} exist.")
     known = set(real_words())
-    drawn = stream.distinct(invented_word_count(syllables), count + len(known))
-    made = (invented_word(number, syllables) for number in drawn)
-    return [word for word in made if word not in known][:count]
+    found: dict[str, None] = {}
+    while len(found) < count:
+        rows = count - len(found) + 16
+        parts = stream.below(len(_SYLLABLES), rows * syllables).reshape(rows, syllables).tolist()
+        codas = stream.below(len(_CODAS), rows).tolist()
+        for row, coda in zip(parts, codas, strict=True):
+            word = "".join(_SYLLABLES[i] for i in row) + _CODAS[coda]
+            if word not in known:
+                found.setdefault(word)
+    return list(found)[:count]
 
 
 def compound_count() -> int:
