@@ -2,7 +2,8 @@
 
 Libraries pick another kernel, with another order of summation, for one row than for several. A verify pass
 multiplies several rows where decoding multiplies one, and a last-bit difference can flip a greedy choice.
-Where the processor's library does so for a weight, small calls are padded to a fixed number of rows.
+Where the processor's library does so for a weight, small calls are padded to a fixed number of rows. Larger
+calls are left alone: for more than one output their rows have been found to agree with those of padded calls.
 """
 
 from __future__ import annotations

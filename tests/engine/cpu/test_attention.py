@@ -165,17 +165,21 @@ def test_extend(shape, scattered, own_in_pool, logit_cap, window, with_sinks, ca
     query = torch.randn(sum(counts), heads, head_dim, generator=torch.Generator().manual_seed(seed + 1))
     sinks = torch.linspace(-1, 2, heads) if with_sinks else None
     out = extend(
-        pool, query, lengths, counts, own_in_pool, logit_cap=logit_cap, window=window, sinks=sinks, causal=causal
+        pool,
+        query,
+        lengths,
+        counts,
+        own_in_pool,
+        logit_cap=logit_cap,
+        window=window,
+        sinks=sinks,
+        causal=causal,
     )
     row = 0
     for i, (n, c) in enumerate(zip(lengths, counts, strict=True)):
         keys, values = pool.of(i, n)
         for p in range(n - c, n):
-            visible = [
-                j
-                for j in range(n)
-                if (not causal or j <= p) and (window == 0 or j > p - window)
-            ]
+            visible = [j for j in range(n) if (not causal or j <= p) and (window == 0 or j > p - window)]
             expected = reference(query[row], keys, values, visible, head_dim**-0.5, logit_cap, sinks)
             torch.testing.assert_close(out[row].double(), expected, atol=3e-5, rtol=3e-5)
             row += 1
@@ -210,7 +214,14 @@ def test_extend_of_a_tree(with_prefix_columns, own_in_pool, logit_cap, window, s
             mask = torch.cat([torch.ones(nodes, prefix, dtype=torch.bool), mask], 1)
         masks.append(mask.flatten())
     out = extend(
-        pool, query, lengths, [nodes] * requests, own_in_pool, torch.cat(masks), logit_cap=logit_cap, window=window
+        pool,
+        query,
+        lengths,
+        [nodes] * requests,
+        own_in_pool,
+        torch.cat(masks),
+        logit_cap=logit_cap,
+        window=window,
     )
     for i, prefix in enumerate(prefixes):
         keys, values = pool.of(i, prefix + nodes)
@@ -245,14 +256,14 @@ def test_where_slots_lie_does_not_change_bits(prefix) -> None:
     run = Pool([length], kv_heads, head_dim, torch.bfloat16, seed=3)
     scattered = Pool([length], kv_heads, head_dim, torch.bfloat16, scattered=True, seed=4)
     for mine, theirs in ((scattered.keys, run.keys), (scattered.values, run.values)):
-        mine[scattered.table[scattered.rows[0], :length].long()] = theirs[run.table[run.rows[0], :length].long()]
+        mine[scattered.table[scattered.rows[0], :length].long()] = theirs[
+            run.table[run.rows[0], :length].long()
+        ]
     query = torch.randn(drafts, heads, head_dim).to(torch.bfloat16)
     expected = extend(run, query, [length], [drafts])
     assert torch.equal(extend(scattered, query, [length], [drafts]), expected)
     assert torch.equal(extend(run, query, [length], [drafts], own_in_pool=False), expected)
-    assert torch.equal(
-        decode(scattered, query[-1:], [length]), decode(run, query[-1:], [length])
-    )
+    assert torch.equal(decode(scattered, query[-1:], [length]), decode(run, query[-1:], [length]))
 
 
 def test_long_context_rows_agree_with_decode() -> None:
@@ -273,8 +284,8 @@ def test_float8_pool_is_scaled() -> None:
     query = torch.randn(1, 4, 32)
     out = torch.empty_like(query)
     attention.decode_attention_cpu(
-        query, narrow_keys, narrow_values, 0.5, 2.0, out, None, None, torch.empty(0), torch.empty(0), pool.table,
-        pool.rows, torch.tensor([30]), 32**-0.5, 0.0, False, 0, None, None,
+        query, narrow_keys, narrow_values, 0.5, 2.0, out, None, None, torch.empty(0), torch.empty(0),
+        pool.table, pool.rows, torch.tensor([30]), 32**-0.5, 0.0, False, 0, None, None,
     )  # fmt: skip
     expected = reference(query[0], *pool.of(0, 30), list(range(30)), 32**-0.5)
     torch.testing.assert_close(out[0].double(), expected, atol=2e-5, rtol=2e-5)
@@ -291,8 +302,8 @@ def test_idle_batches_do_nothing() -> None:
         torch.empty(0), pool.table, none, none, 0.25, 0.0, False, 0, None, None,
     )  # fmt: skip
     attention.extend_attention_cpu(
-        nothing, torch.empty(0, 32), torch.empty(0, 32), nothing, pool.keys, pool.values, 1.0, 1.0, pool.table,
-        none, none, none, none, None, 0.25, 0.0, False, 0, None, None, None, True,
+        nothing, torch.empty(0, 32), torch.empty(0, 32), nothing, pool.keys, pool.values, 1.0, 1.0,
+        pool.table, none, none, none, none, None, 0.25, 0.0, False, 0, None, None, None, True,
     )  # fmt: skip
     assert torch.equal(pool.keys, before)
 
@@ -302,5 +313,6 @@ def test_cross_attention_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="cross-attention"):
         attention.decode_attention_cpu(
             torch.empty(1, 4, 16), pool.keys, pool.values, 1.0, 1.0, torch.empty(1, 4, 16), None, None,
-            torch.empty(0), torch.empty(0), pool.table, pool.rows, torch.tensor([4]), 0.25, 0.0, True, 0, None, None,
+            torch.empty(0), torch.empty(0), pool.table, pool.rows, torch.tensor([4]), 0.25, 0.0, True, 0,
+            None, None,
         )  # fmt: skip

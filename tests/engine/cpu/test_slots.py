@@ -27,7 +27,9 @@ def test_assign_and_read_back() -> None:
 
 def test_draft_slots_follow_the_committed_ones_branch_by_branch() -> None:
     out = torch.empty(2 * 2 * 3, dtype=torch.int64)
-    slots.assign_draft_cache_locs_contiguous_cpu(torch.tensor([2, 0]), table(), torch.tensor([4, 9]), out, 20, 2, 3)
+    slots.assign_draft_cache_locs_contiguous_cpu(
+        torch.tensor([2, 0]), table(), torch.tensor([4, 9]), out, 20, 2, 3
+    )
     assert out.view(2, 2, 3).tolist() == [[[204, 205, 206], [207, 208, 209]], [[9, 10, 11], [12, 13, 14]]]
 
 

@@ -31,7 +31,9 @@ class Node:
         return [*(self.parent.path() if self.parent else []), self]
 
 
-def draw_tree(rng: random.Random, topk: int, steps: int, nodes: int) -> tuple[list[Node], list[int], list[int]]:
+def draw_tree(
+    rng: random.Random, topk: int, steps: int, nodes: int
+) -> tuple[list[Node], list[int], list[int]]:
     """Draft as EAGLE-2 does: each level extends the topk best candidates of the last by topk each.
 
     Returns the chosen nodes (root first, then by candidate number), parent_list and selected_index.
@@ -50,7 +52,9 @@ def draw_tree(rng: random.Random, topk: int, steps: int, nodes: int) -> tuple[li
         frontier = sorted(level, key=lambda node: -node.score)[:topk]
         if step < steps - 1:
             parent_list += [node.number for node in frontier]
-    chosen = sorted(sorted(candidates, key=lambda node: -node.score)[: nodes - 1], key=lambda node: node.number)
+    chosen = sorted(
+        sorted(candidates, key=lambda node: -node.score)[: nodes - 1], key=lambda node: node.number
+    )
     kept = [root, *chosen]
     for node in chosen:
         assert node.parent is not None and node.parent in kept
@@ -146,7 +150,12 @@ def test_draft_decode_table(topk, steps, requests, seed) -> None:
     rows = rng.sample(range(6), requests)
     lengths = [rng.randint(1, 60 - topk * steps) for _ in rows]
     built = tree.build_draft_decode_metadata_cpu(
-        table, torch.tensor(rows, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64), topk, steps, 60
+        table,
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(lengths, dtype=torch.int64),
+        topk,
+        steps,
+        60,
     )
     assert built.shape[0] == requests * topk
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
@@ -182,7 +191,8 @@ for parent_list, selected, lengths, topk, steps, nodes, mode, tokens, target in 
     mask, positions = torch.ones(size, dtype=torch.bool), torch.full((requests * nodes,), -9)
     links = torch.full((3, requests, nodes), -1)
     spec_tree.sgl_build_tree_kernel_triton(
-        parent_list, selected, lengths, mask, positions, *links, topk, steps, nodes, spec_tree.TreeMaskMode(mode)
+        parent_list, selected, lengths, mask, positions, *links, topk, steps, nodes,
+        spec_tree.TreeMaskMode(mode),
     )
     predicts = torch.full((requests * nodes + 1,), -5, dtype=torch.int32)
     accept_index = torch.full((requests, steps + 1), -1, dtype=torch.int32)
@@ -202,7 +212,9 @@ def test_same_as_upstream_triton_kernels(tmp_path) -> None:
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randint(0, 3, (2, nodes), generator=generator)
         target = torch.randint(0, 3, (2, nodes), generator=generator)
-        inputs.append((parent_list, selected, torch.tensor(lengths), topk, steps, nodes, seed % 2, tokens, target))
+        inputs.append(
+            (parent_list, selected, torch.tensor(lengths), topk, steps, nodes, seed % 2, tokens, target)
+        )
     torch.save(inputs, tmp_path / "inputs.pt")
     subprocess.run(
         [sys.executable, "-c", UPSTREAM_JOB, str(tmp_path / "inputs.pt"), str(tmp_path / "outputs.pt")],

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from . import attention, convolution, delta_rule, elementwise, slots, tree
+from . import attention, convolution, delta_rule, elementwise
 from .slots import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,

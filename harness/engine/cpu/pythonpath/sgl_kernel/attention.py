@@ -195,7 +195,7 @@ class _Pool:
         self.req_to_token, self.dtype = req_to_token, dtype
 
     def read(self, row: int, first: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [end - first, kv_heads, head_dim] of positions [first, end); a view if they can be."""
+        """Keys and values [end - first, kv_heads, head_dim] of positions [first, end), viewed if possible."""
         slots = self.req_to_token[row, first:end]
         run = _as_run(slots)
         if run is not None:

@@ -156,7 +156,7 @@ def _weighted(shifted: list[Tensor] | tuple[Tensor, ...], weight: Tensor, bias: 
 
 
 def _tree_windows(sequence: Tensor, parents: Tensor, kept: int) -> Tensor:
-    """[requests, tokens, channels, width] inputs of each tree token: the carried past, its ancestors, itself."""
+    """[requests, tokens, channels, width] inputs of each token: carried past, ancestors, itself."""
     requests, channels, length = sequence.shape
     tokens = length - kept
     trail = torch.empty(requests, tokens, kept + 1, dtype=torch.int64)

@@ -201,7 +201,7 @@ def gated_delta_chunks(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One sequence, chunk-parallel (the WY form of arXiv:2406.06484 with the decay of arXiv:2412.06464).
 
-    Within a chunk, with G the running sum of g, the corrections d_j = beta_j (v_j - alpha_j S_{j-1} k_j) solve
+    In a chunk, with G the running sum of g, the corrections d_j = beta_j (v_j - alpha_j S_{j-1} k_j) solve
         (I + A) d = beta (v - e^G k S),    A_ij = beta_i e^(G_i - G_j) k_i.k_j for j < i,
     and then, C being the chunk's last token,
         o_i = e^(G_i) q_i S + sum_{j <= i} e^(G_i - G_j) (q_i.k_j) d_j
