@@ -64,6 +64,12 @@ class ServerConfig:
     kind: str = "local"
     url: str | None = None
     image: str | None = None
+    # Of a server that is already running (kind=url): its log file here, for step times; None: replies only.
+    log_path: str | None = None
+    # Paths a container sees besides the checkpoint and the results, as host:container.
+    mounts: list[str] = field(default_factory=list)
+    # Further arguments of `docker run` or `srun`, each one word.
+    container_arguments: list[str] = field(default_factory=list)
     port: int | None = None
     # None: 8192 on a GPU, 2048 on a CPU.
     chunked_prefill_tokens: int | None = None
@@ -105,14 +111,24 @@ class RunConfig:
     repetition_penalty: float = 1.15
     ignore_eos: bool = False
     prune_draft_prefill: bool = False
+    # None: what conf/hardware names for the arm.
+    draft_backend: str | None = None
+    # What the server records besides the run: trace | decision | attention_mass.
+    probe: str | None = None
+    # Batches above 1 of one sweep share the prefill of the largest (see docs/sweeps.md).
+    share_prefill: bool = False
     seed: int = 0
     repeats: int = 1
     # none | failed | all: which finished points are measured again
     retry: str = "failed"
     results: str = "results"
-    # Set by an experiment: its name and the points it needs (see harness.sweep).
+    # Set by conf/experiment/: which points a study needs (see docs/sweeps.md).
     experiment: dict[str, Any] | None = None
-    # Set by the planner: the boot of the plan this job runs.
+    # With an experiment: keep only points that match, and set values for all of them.
+    only: dict[str, Any] = field(default_factory=dict)
+    force: dict[str, Any] = field(default_factory=dict)
+    # Set for the jobs of a multirun: the plan file and the boot that this job runs.
+    plan: str | None = None
     boot: str | None = None
 
 

@@ -47,6 +47,10 @@ class Point(BaseModel):
     ignore_eos: bool = False
     prune_draft_prefill: bool = False
     probe: str | None = None
+    shared_prefill: bool = Field(
+        default=False,
+        description="measured while a larger batch of the same sweep ran down, not on a prefill of its own",
+    )
     seed: int = 0
     repeat: int = Field(default=0, ge=0)
 
@@ -63,6 +67,8 @@ class Point(BaseModel):
                 raise ValueError(f"window_tokens={window} is smaller than depth={self.depth}")
             if not 0 <= sink <= window:
                 raise ValueError(f"sink_tokens={sink} must lie between 0 and window_tokens={window}")
+        if self.shared_prefill and self.batch == 1:
+            raise ValueError("a batch of 1 has its own prefill: leave shared_prefill out")
         if self.arm == "dense" and self.depth != 1:
             raise ValueError("arm=dense does not speculate: depth must be 1")
         if self.arm != "dense" and self.depth < 2:
