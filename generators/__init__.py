@@ -6,7 +6,8 @@ generators.score("niah_multiquery_enum", record, output_text)
 """
 
 from generators.record import GENERATOR_VERSION, Needle, Record
+from generators.scoring import score
 from generators.tasks import TASKS, build
 from generators.tokenizer import Tokenizer
 
-__all__ = ["GENERATOR_VERSION", "TASKS", "Needle", "Record", "Tokenizer", "build"]
+__all__ = ["GENERATOR_VERSION", "TASKS", "Needle", "Record", "Tokenizer", "build", "score"]

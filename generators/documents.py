@@ -21,6 +21,14 @@ _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=\S)")
 _UNIT_CHARACTERS = 400
 _CHUNK_CHARACTERS = 4096
 _BATCH_CHARACTERS = 1 << 18
+_SAMPLE_CHARACTERS = 1 << 15
+_PIECES_AT_ONCE = 1024
+# What may stand where a document was cut: one of them makes the length exact where no cut alone does.
+_CUT_MARKS = ("", " ...", "\n...", "\n\n...", " [...]")
+
+
+class TooShortError(InputError):
+    """A document or background holds fewer tokens than are needed."""
 
 
 def read_text(path: Path) -> str:
@@ -87,57 +95,76 @@ def split_sentences(text: str) -> list[str]:
 
 
 class UserText:
-    """Filler from a user's text: one passage of it, never repeated."""
+    """Filler from a user's text: one passage of it, never repeated.
 
-    def __init__(self, tokenizer: Tokenizer, text: str, stream: Stream, source: str) -> None:
+    Args:
+        source: what the text is called in errors.
+        leave_out: sentences in which this is found are passed over.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        text: str,
+        stream: Stream,
+        source: str,
+        leave_out: re.Pattern[str] | None = None,
+    ) -> None:
         self._tokenizer, self._stream, self._source = tokenizer, stream, source
         tokenizer.check_text(text)
-        self._pieces = split_sentences(text.strip())
+        self._text, self._leave_out = text.strip(), leave_out
 
     def take(self, room_tokens: int) -> UnitBlock:
-        """The sentences that fit, from a random place that leaves enough.
+        """The sentences that fit, and words of the next one, from a random place that leaves enough.
 
         Raises:
-            InputError: the text is shorter than that.
+            TooShortError: the text is shorter than that.
         """
-        pieces = self._pieces
-        if pieces and not pieces[0].startswith(" "):
-            pieces = [" " + pieces[0], *pieces[1:]]
-        sizes = np.asarray([len(piece) for piece in pieces], dtype=np.int64)
-        sample = pieces[: max(int(np.searchsorted(np.cumsum(sizes), 1 << 16)), 1)]
-        tokens = sum(map(len, self._tokenizer.piece_ids(sample)))
-        need = int(max(room_tokens, 0) * sum(map(len, sample)) / max(tokens, 1) * 1.15) + 4096
-        latest = int(np.searchsorted(np.cumsum(sizes[::-1]), need))
-        start = self._stream.integer(0, max(len(pieces) - 1 - latest, 0))
-        for first in dict.fromkeys((start, 0)):
-            block, total = self._from(pieces, sizes, first, room_tokens)
-            if total >= room_tokens:
-                return block.first(room_tokens)
-        raise InputError(
-            f"{self._source} holds {total:,} tokens, but {room_tokens:,} tokens of background are needed:"
-            " give more text or ask for a shorter context."
-        )
+        room = max(room_tokens, 0)
+        sample = self._text[:_SAMPLE_CHARACTERS]
+        per_token = len(sample) / max(len(self._tokenizer.piece_ids([" " + sample])[0]), 1)
+        size = int(room * per_token * 1.1) + _SAMPLE_CHARACTERS
+        start = self._stream.integer(0, max(len(self._text) - size, 0))
+        while True:
+            pieces, ids = self._sentences(start, size, room)
+            if sum(map(len, ids)) >= room:
+                break
+            if start == 0 and size >= len(self._text):
+                raise TooShortError(
+                    f"{self._source} holds {sum(map(len, ids)):,} tokens of use here, but {room:,} tokens of"
+                    " background are needed: give more text or ask for a shorter context."
+                )
+            start, size = (start, 2 * size) if start + size < len(self._text) else (0, len(self._text))
+        return self._fitted(pieces, ids, room)
 
-    def _from(
-        self,
-        pieces: list[str],
-        sizes: np.ndarray[tuple[int], np.dtype[np.int64]],
-        first: int,
-        room_tokens: int,
-    ) -> tuple[UnitBlock, int]:
-        ends = np.cumsum(sizes)
+    def _sentences(self, start: int, size: int, room_tokens: int) -> tuple[list[str], list[Ids]]:
+        """Sentences of a part of the text, and the ids of as many of them as make up the room."""
+        first = _SENTENCE_END.search(self._text, start) if start else None
+        window = self._text[first.start() if first else start : start + size]
+        pieces = split_sentences(window if window.startswith(" ") else " " + window)
+        pieces = [piece for piece in pieces if self._leave_out is None or not self._leave_out.search(piece)]
         ids: list[Ids] = []
-        total, place = 0, first
-        while place < len(pieces) and total < room_tokens:
-            goal = (ends[place - 1] if place else 0) + _BATCH_CHARACTERS
-            stop = max(int(np.searchsorted(ends, goal)), place + 1)
-            batch = self._tokenizer.piece_ids(pieces[place:stop])
+        tokens = 0
+        while len(ids) < len(pieces) and tokens < room_tokens:
+            batch = self._tokenizer.piece_ids(pieces[len(ids) : len(ids) + _PIECES_AT_ONCE])
             ids += batch
-            total += sum(map(len, batch))
-            place = stop
-        table = UnitTable.of_ids(pieces[first:place], ids)
-        bounds = np.arange(place - first + 1)
-        return UnitBlock(table, bounds[:-1], bounds), total
+            tokens += sum(map(len, batch))
+        return pieces, ids
+
+    def _fitted(self, pieces: list[str], ids: list[Ids], room_tokens: int) -> UnitBlock:
+        """As many pieces as fit, and the beginning of the next one."""
+        ends = np.cumsum([len(row) for row in ids])
+        fits = int(np.searchsorted(ends, room_tokens, side="right"))
+        texts, rows = pieces[:fits], ids[:fits]
+        left = room_tokens - (int(ends[fits - 1]) if fits else 0)
+        if fits < len(ids) and left > 0:
+            cuts = [match.start() for match in _SPACE.finditer(pieces[fits])] or [len(pieces[fits]) // 2]
+            parts = self._tokenizer.piece_ids([pieces[fits][:cut] for cut in cuts])
+            whole = [i for i, row in enumerate(parts) if len(row) <= left and cuts[i]]
+            if whole:
+                texts, rows = [*texts, pieces[fits][: cuts[whole[-1]]]], [*rows, parts[whole[-1]]]
+        bounds = np.arange(len(texts) + 1)
+        return UnitBlock(UnitTable.of_ids(texts, rows), bounds[:-1], bounds)
 
 
 def chunk_ends(text: str, start: int) -> list[int]:
@@ -184,7 +211,7 @@ def truncated(
         counts = [len(ids) for ids in pieces]
     total = sum(counts)
     if total < want - near_tokens:
-        raise InputError(
+        raise TooShortError(
             f"The document comes to {total:,} tokens, but {want - near_tokens:,} are needed for a context of"
             f" {target_tokens:,}: choose a longer document or a shorter context."
         )
@@ -192,15 +219,24 @@ def truncated(
     keep = max(int(np.searchsorted(np.cumsum(counts), want - near_tokens - 256)) - 1, 0)
     begin = ends[keep - 1] if keep else 0
     region = body[begin : ends[min(len(pieces), len(ends)) - 1]]
-    cut, ids = _cut(tokenizer, region, near, want - sum(counts[:keep]), max(len(head) - begin, 0), not keep)
-    text = body[: begin + cut]
-    draft = Draft(text + near + rest, np.concatenate([*pieces[:keep], ids, rest_ids]))
-    return draft, len(text) - len(head)
+    want_region = want - sum(counts[:keep])
+    least = max(len(head) - begin, 0)
+    for mark in _CUT_MARKS:
+        found = _cut(tokenizer, region, mark + near, want_region, least, not keep)
+        if found is not None:
+            cut, ids = found
+            text = body[: begin + cut]
+            draft = Draft(text + mark + near + rest, np.concatenate([*pieces[:keep], ids, rest_ids]))
+            return draft, len(text) - len(head)
+    raise InputError(
+        f"The document cannot be cut to exactly {target_tokens:,} tokens with this tokenizer: try another"
+        " length."
+    )
 
 
 def _cut(
     tokenizer: Tokenizer, region: str, near: str, want_tokens: int, least: int, opening: bool
-) -> tuple[int, Ids]:
+) -> tuple[int, Ids] | None:
     """Where to cut `region` so that what is left and `near` are `want_tokens` tokens, and their ids."""
 
     def count(cut: int) -> Ids:
@@ -215,12 +251,10 @@ def _cut(
             low = middle
         else:
             high = middle
-    for distance in range(512):
+    for distance in range(96):
         for cut in dict.fromkeys((high - distance, high + distance)):
             if least <= cut <= len(region):
                 ids = count(cut)
                 if len(ids) == want_tokens:
                     return cut, ids
-    raise InputError(
-        "The document cannot be cut to this exact length with this tokenizer: try another length."
-    )
+    return None

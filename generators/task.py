@@ -19,6 +19,7 @@ class Context:
     tokenizer: Tokenizer
     context_tokens: int
     stream: Stream
+    seed: int
     index: int
     check: bool
 

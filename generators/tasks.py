@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from generators import aggregation, niah, tracing
+from generators import aggregation, babilong, code_qa, niah, plain, tracing
 from generators.record import GENERATOR_VERSION, Record
 from generators.rng import Stream
+from generators.scoring import opens_thinking
 from generators.task import Built, Context, at_least
 from generators.tokenizer import Tokenizer
 from harness.errors import ConfigError
+
+REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Task:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Its parameters with their defaults."""
+        """Its parameters with their defaults, `REQUIRED` for those without one."""
         parameters = inspect.signature(self.builder).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
@@ -39,6 +42,13 @@ TASKS: dict[str, Task] = {
     "cwe": Task("RULER", aggregation.common_words),
     "fwe": Task("RULER", aggregation.frequent_words),
     "fwe_enum": Task("RULER", aggregation.frequent_words_enum),
+    "longbench_code_qa": Task("LongBench-v2", code_qa.longbench),
+    "code_repository": Task("code repository (not LongBench-v2)", code_qa.code_repository),
+    "babilong_qa1": Task("BABILong", babilong.qa1),
+    "babilong_qa2": Task("BABILong", babilong.qa2),
+    "babilong_qa3": Task("BABILong", babilong.qa3),
+    "published": Task("published", plain.published),
+    "random": Task("random ids", plain.random_ids),
 }
 
 
@@ -73,14 +83,15 @@ def build(
     if unknown := [name for name in params if name not in defaults]:
         known = ", ".join(defaults) or "none"
         raise ConfigError(f"Task {task} has no parameter {', '.join(unknown)} (it has: {known}).")
+    if lacking := [name for name, default in defaults.items() if default is REQUIRED and name not in params]:
+        raise ConfigError(f"Task {task} needs {', '.join(f'{name}=...' for name in lacking)}.")
     resolved = {**defaults, **params}
     resolved = {name: list(v) if isinstance(v, tuple) else v for name, v in resolved.items()}
-    context = Context(
-        tokenizer, context_tokens, Stream("input", GENERATOR_VERSION, task, seed, index), index, check
-    )
+    stream = Stream("input", GENERATOR_VERSION, task, seed, index)
+    context = Context(tokenizer, context_tokens, stream, seed, index, check)
     built = TASKS[task].builder(context, **resolved)
-    text = tokenizer.text(built.draft.content)
-    start = len(tokenizer.before)
+    text = tokenizer.text(built.draft.content) if built.draft.content else ""
+    start = len(tokenizer.before) if text else 0
     return Record(
         task=task,
         family=built.family or TASKS[task].family,
@@ -93,7 +104,7 @@ def build(
         content_span=(start, start + len(built.draft.content)),
         gold=built.gold,
         needles=built.draft.needles,
-        details=built.details,
+        details={**built.details, "opens_thinking": opens_thinking(tokenizer.after)},
         tokenizer_sha256=tokenizer.fingerprint,
         exact=built.exact,
         cost_only=built.cost_only,
