@@ -119,7 +119,7 @@ def _run_point(
     info: InputInfo | None = None
     try:
         context.view.phase("input", point)
-        prompt = context.inputs.record(point).input_ids
+        prompt = context.inputs.prompt_ids(point)
         info = context.inputs.info(point)
         refusal = capacity.why_not(
             prompt_tokens=len(prompt),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import generators
 from harness.points import Point
@@ -45,15 +46,20 @@ class InputStore:
             )
         return self._records[key]
 
+    def prompt_ids(self, point: Point) -> list[int]:
+        """The ids that are sent."""
+        ids: list[int] = np.asarray(self.record(point).input_ids).tolist()
+        return ids
+
     def info(self, point: Point) -> InputInfo:
-        """What the point's record says of its input."""
+        """What the point's record says of its input; the hash is over little-endian 32-bit ids."""
         record = self.record(point)
-        ids = [int(i) for i in record.input_ids]
+        ids = np.asarray(record.input_ids, dtype="<u4")
         return InputInfo(
             task=point.task,
             sample_id=record.sample_id,
-            prompt_tokens=len(ids),
-            sha256_ids=hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest(),
+            prompt_tokens=ids.size,
+            sha256_ids=hashlib.sha256(ids.tobytes()).hexdigest(),
             gold=list(record.gold),
             tokenizer=self.tokenizer.fingerprint,
         )

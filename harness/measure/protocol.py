@@ -94,7 +94,7 @@ def _request(
     def send() -> None:
         try:
             outcome["replies"] = server.client.generate(prompts, sampling, timeout_s=None)
-        except ServerError as error:
+        except Exception as error:  # noqa: BLE001  (raised again in the waiting thread)
             outcome["error"] = error
 
     thread = threading.Thread(target=send, daemon=True)
