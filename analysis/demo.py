@@ -1,0 +1,185 @@
+"""What `make demo` shows: table 2 for each context, whether outputs agree over the arms, two figures."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from analysis.acceptance import PositionAcceptance, conditional_acceptance
+from analysis.estimators import Estimate, StepStatistics, step_statistics
+from analysis.outputs import compare_outputs, screen_repetition
+from analysis.summary import show as show_estimate
+from harness.points import ARMS, SPECULATIVE_ARMS
+from harness.records import Outcome, Record
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, 3, ... degrees of freedom.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+_MIN_PAIRS = 3
+
+Measured = dict[tuple[str, int, int], tuple[Record, StepStatistics]]
+
+
+def show(records: Sequence[Record], figures_dir: Path, console: Console) -> None:
+    """Print the tables and write the figures.
+
+    Args:
+        records: of one model and hardware; arms, contexts and seeds may vary.
+        figures_dir: created if missing.
+        console: where the tables go.
+    """
+    measured = usable(records, console)
+    for context in sorted({key[1] for key in measured}):
+        console.print(table_2(measured, context))
+        for line in agreement_lines(measured, context):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if measured:
+        from analysis import demo_figures  # noqa: PLC0415  (matplotlib only when there is something to draw)
+
+        figures_dir.mkdir(parents=True, exist_ok=True)
+        first = next(iter(measured.values()))[0]
+        title = f"{first.point.model} on {first.point.hardware}"
+        demo_figures.per_position(acceptance_by_arm(measured), title, figures_dir)
+        demo_figures.step_by_context(steps_by_context(measured), title, figures_dir)
+
+
+def usable(records: Sequence[Record], console: Console) -> Measured:
+    """Records with a steady state by (arm, context, seed); the others are named with their reason."""
+    kept: Measured = {}
+    for record in sorted(
+        records, key=lambda r: (r.point.context_tokens, ARMS.index(r.point.arm), r.point.seed)
+    ):
+        found = step_statistics(record) if record.outcome is Outcome.OK else None
+        reason = record.reason or str(record.outcome)
+        if found is not None and any(
+            screen_repetition(r.output_ids).verdict == "loop" for r in record.requests
+        ):
+            console.print(
+                f"note: {record.point.label} seed {record.point.seed}: the output repeats itself; "
+                "its acceptance length is inflated, its step time is not",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+        if found is None:
+            if record.outcome is Outcome.OK:
+                reason = "too few decode steps for a steady state"
+            console.print(
+                f"left out: {record.point.label} seed {record.point.seed}: {reason}",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            continue
+        kept[record.point.arm, record.point.context_tokens, record.point.seed] = (record, found)
+    return kept
+
+
+def table_2(measured: Measured, context: int) -> Table:
+    """The paper's table 2 for one context: every arm, ratios by TPOT (end to end) and by step (cost only)."""
+    cells = {key: value for key, value in measured.items() if key[1] == context}
+    first = next(iter(cells.values()))[0].point
+    seeds = sorted({key[2] for key in cells})
+    title = (
+        f"Table 2 on {first.model} / {first.hardware}: S = {context:,}, d = "
+        f"{max(key.depth for key in (r.point for r, _ in cells.values()))}, B = {first.batch}, {first.task}, "
+        f"{len(seeds)} prompts"
+    )
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.caption = (
+        "means over prompts with 95 % intervals (Student's t over prompts from 3 on, else over steps); "
+        "ratios above 1: the row's arm is faster. Numbers of the tiny model say nothing about large ones."
+    )
+    for name in (
+        "arm",
+        "AL",
+        "step ms",
+        "TPOT ms",
+        "step: native / arm",
+        "TPOT: native / arm",
+        "TPOT: dense / arm",
+    ):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for arm in ARMS:
+        if not any(key[0] == arm for key in cells):
+            continue
+        table.add_row(
+            arm,
+            _shown(cells, arm, lambda s: s.accept_length),
+            _shown(cells, arm, lambda s: s.step_ms),
+            _shown(cells, arm, lambda s: s.tpot_ms),
+            _shown_ratio(cells, "native", arm, lambda s: s.step_ms) if arm in SPECULATIVE_ARMS else "-",
+            _shown_ratio(cells, "native", arm, lambda s: s.tpot_ms),
+            _shown_ratio(cells, "dense", arm, lambda s: s.tpot_ms),
+        )
+    return table
+
+
+def _shown(cells: Measured, arm: str, pick: Callable[[StepStatistics], Estimate]) -> str:
+    return show_estimate(mean_of([pick(found) for key, (_, found) in cells.items() if key[0] == arm]))
+
+
+def _shown_ratio(cells: Measured, over: str, arm: str, pick: Callable[[StepStatistics], Estimate]) -> str:
+    if over == arm:
+        return "1"
+    pairs = [
+        pick(cells[over, context, seed][1]).ratio_to(pick(found))
+        for (name, context, seed), (_, found) in cells.items()
+        if name == arm and (over, context, seed) in cells
+    ]
+    return show_estimate(mean_of(pairs)) if pairs else "-"
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean of independent estimates; the interval is Student's t over 3 or more, else their own, averaged."""
+    values = np.asarray([e.value for e in estimates], dtype=np.float64)
+    mean = float(values.mean())
+    if values.size >= _MIN_PAIRS:
+        quantile = _T95[min(values.size - 2, len(_T95) - 1)]
+        half = quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
+        return Estimate(mean, mean - half, mean + half, values.size)
+    return Estimate(
+        mean,
+        float(np.mean([e.low for e in estimates])),
+        float(np.mean([e.high for e in estimates])),
+        sum(e.n for e in estimates),
+    )
+
+
+def agreement_lines(measured: Measured, context: int) -> list[str]:
+    """Whether greedy outputs are the same tokens in every arm, prompt by prompt."""
+    lines = []
+    for seed in sorted({key[2] for key in measured if key[1] == context}):
+        outputs = {
+            arm: measured[arm, context, seed][0].requests[0].output_ids
+            for arm in ARMS
+            if (arm, context, seed) in measured
+        }
+        if len(outputs) < 2:
+            continue
+        base, *others = outputs
+        differing = []
+        for arm in others:
+            found = compare_outputs(outputs[base], outputs[arm])
+            if not found.identical:
+                differing.append(f"{arm} differs from {base} at token {found.first_difference}")
+        verdict = "; ".join(differing) or f"identical in {', '.join(outputs)}"
+        lines.append(f"outputs, S = {context:,}, prompt {seed}: {verdict} ({len(outputs[base])} tokens)")
+    return lines
+
+
+def acceptance_by_arm(measured: Measured) -> dict[str, list[PositionAcceptance]]:
+    """alpha_j of each speculative arm, pooled over contexts and prompts."""
+    histograms: dict[str, list[list[int]]] = defaultdict(list)
+    for (arm, _, _), (record, _) in measured.items():
+        histograms[arm] += [r.accept_histogram for r in record.requests if r.accept_histogram]
+    return {arm: conditional_acceptance(found) for arm, found in histograms.items() if found}
+
+
+def steps_by_context(measured: Measured) -> dict[str, dict[int, Estimate]]:
+    """T_iter of each arm by context, averaged over prompts."""
+    grouped: dict[str, dict[int, list[Estimate]]] = defaultdict(lambda: defaultdict(list))
+    for (arm, context, _), (_, found) in measured.items():
+        grouped[arm][context].append(found.step_ms)
+    return {arm: {c: mean_of(v) for c, v in sorted(by.items())} for arm, by in grouped.items()}

@@ -1,0 +1,44 @@
+"""One plain line a record, for the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.estimators import Estimate, step_statistics
+from analysis.outputs import screen_repetition
+from harness.records import Outcome, Record
+
+
+def summary_lines(records: Sequence[Record]) -> list[str]:
+    """What each record says, in plain words."""
+    return [summary_line(record) for record in records]
+
+
+def summary_line(record: Record) -> str:
+    """`label: step 21.3 ms [20.9, 21.8], AL 2.41 [...], TPOT ...` or why there is no number."""
+    label = record.point.label
+    if record.outcome is not Outcome.OK:
+        return f"{label}: {record.outcome} - {record.reason}"
+    tokens = sum(request.completion_tokens for request in record.requests)
+    found = step_statistics(record)
+    if found is None:
+        return f"{label}: {tokens} tokens came back, too few decode steps for a steady state"
+    text = (
+        f"{label}: step {show(found.step_ms)} ms, AL {show(found.accept_length)}, "
+        f"TPOT {show(found.tpot_ms)} ms over {found.steady_steps} steady steps; {tokens} tokens"
+    )
+    loops = [str(v) for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
+    if loops:
+        text += f"; the output repeats itself ({', '.join(sorted(set(loops)))}), which inflates AL"
+    scores = [request.scores["strict"] for request in record.requests if "strict" in request.scores]
+    if scores:
+        text += f"; score {sum(scores) / len(scores):.2f}"
+    return text
+
+
+def show(estimate: Estimate, digits: int = 2) -> str:
+    """`value [low, high]`, or the value alone where no interval can be claimed."""
+    text = f"{estimate.value:.{digits}f}"
+    if estimate.low == estimate.low and estimate.high == estimate.high:
+        text += f" [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+    return text
