@@ -7,7 +7,6 @@ whose tokens do span pieces is met by correcting the aim and checking again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -38,8 +37,6 @@ _FRAGMENTS = (
     " a",
     " ...",
     " .",
-    ".",
-    "a",
 )
 _MAX_ROUNDS = 24
 
@@ -294,12 +291,18 @@ def exact(
 
 def _relocate(tokenizer: Tokenizer, draft: Draft) -> Draft:
     """Needle offsets as the whole tokenisation has them."""
-    ids, starts = tokenizer.encode_with_offsets(draft.content)
-    placed = starts.tolist()
+    ids, starts, ends = tokenizer.encode_with_offsets(draft.content)
+    needles = []
+    for needle in draft.needles:
+        first, count = locate(starts, ends, needle.char_offset, len(needle.text))
+        needles.append(replace(needle, token_offset=first, token_count=count))
+    return Draft(draft.content, ids, needles)
 
-    def move(needle: Needle) -> Needle:
-        first = max(bisect_right(placed, needle.char_offset) - 1, 0)
-        stop = bisect_right(placed, needle.char_offset + len(needle.text) - 1)
-        return replace(needle, token_offset=first, token_count=max(stop - first, 1))
 
-    return Draft(draft.content, ids, [move(needle) for needle in draft.needles])
+def locate(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], char_offset: int, characters: int
+) -> tuple[int, int]:
+    """The first token of a needle, the space before it included, and how many tokens it has."""
+    first = int(np.searchsorted(ends, char_offset - 1, side="right"))
+    stop = int(np.searchsorted(starts, char_offset + characters, side="left"))
+    return first, stop - first

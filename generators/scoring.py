@@ -2,12 +2,12 @@
 
 Both divide by the number of gold answers, whatever the output holds.
 
-RULER: the share of gold answers in the output. Upstream takes any substring, so that 12345 is found in 3123456;
-strict takes whole words and whole numbers of the output less its thinking.
-LongBench-v2: the chosen letter. Upstream reads only "The correct answer is (B)"; strict also a plain letter, and
-the last choice where several are stated.
-BABILong: upstream looks for each task's labels as substrings of the first sentence (`one` in `none`) and wants
-the target alone; strict looks for whole words in the whole answer.
+RULER: the share of gold answers in the output. Upstream takes any substring, so that 12345 is found in
+3123456; strict takes whole words and whole numbers of the output less its thinking.
+LongBench-v2: the chosen letter. Upstream reads only "The correct answer is (B)"; strict also a plain letter,
+and the last choice where several are stated.
+BABILong: upstream looks for each task's labels as substrings of the first sentence (`one` in `none`) and
+wants the target alone; strict looks for whole words in the whole answer.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _labels(kind: str) -> tuple[str, ...]:
 
 
 def babilong_upstream(kind: str, target: str, output: str, question: str) -> bool:
-    """BABILong's rule: the target, and no other label that the question does not name, in the first sentence."""
+    """BABILong's rule: in the first sentence the target, and no other label that the question lacks."""
     text = output.lower().split(".")[0]
     for end in ("<context>", "<example>"):
         text = text.split(end)[0]

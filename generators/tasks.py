@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,23 @@ TASKS: dict[str, Task] = {
 }
 
 
+def resolve(task: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a task, defaults included.
+
+    Raises:
+        ConfigError: the task or a parameter is unknown, or a needed one is missing.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
+    defaults = TASKS[task].defaults
+    if unknown := [name for name in params if name not in defaults]:
+        known = ", ".join(defaults) or "none"
+        raise ConfigError(f"Task {task} has no parameter {', '.join(unknown)} (it has: {known}).")
+    if lacking := [name for name, default in defaults.items() if default is REQUIRED and name not in params]:
+        raise ConfigError(f"Task {task} needs {', '.join(f'{name}=...' for name in lacking)}.")
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in {**defaults, **params}.items()}
+
+
 def build(
     task: str,
     *,
@@ -76,17 +93,10 @@ def build(
         ConfigError: the task or a parameter is unknown or makes no sense.
         InputError: such a record cannot be built, for example since the needles alone are longer.
     """
-    if task not in TASKS:
-        raise ConfigError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
+    resolved = resolve(task, params)
     at_least("context_tokens", context_tokens)
-    defaults = TASKS[task].defaults
-    if unknown := [name for name in params if name not in defaults]:
-        known = ", ".join(defaults) or "none"
-        raise ConfigError(f"Task {task} has no parameter {', '.join(unknown)} (it has: {known}).")
-    if lacking := [name for name, default in defaults.items() if default is REQUIRED and name not in params]:
-        raise ConfigError(f"Task {task} needs {', '.join(f'{name}=...' for name in lacking)}.")
-    resolved = {**defaults, **params}
-    resolved = {name: list(v) if isinstance(v, tuple) else v for name, v in resolved.items()}
+    at_least("index", index, 0)
+    at_least("seed", seed, 0)
     stream = Stream("input", GENERATOR_VERSION, task, seed, index)
     context = Context(tokenizer, context_tokens, stream, seed, index, check)
     built = TASKS[task].builder(context, **resolved)

@@ -149,23 +149,23 @@ class Tokenizer:
         encoding = self._encode([self._frame_before + content + self._frame_after])[0]
         return self._wrap(self._checked(encoding))
 
-    def encode_with_offsets(self, content: str) -> tuple[Ids, NDArray[np.int64]]:
-        """`encode` and, for each id, the character of the prompt's text where its token starts."""
+    def encode_with_offsets(self, content: str) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
+        """`encode` and, for each id, where its token starts and ends in the prompt's text, in characters."""
         self.check_text(content)
         marked = self._frame_before + content + self._frame_after
         encoding = self._tokenizer.encode(marked, add_special_tokens=False)
-        starts = np.asarray([start for start, _ in encoding.offsets], dtype=np.int64)
+        spans = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         # Markers and the tokens they stand for differ in length.
         shift = np.zeros(len(marked) + 1, dtype=np.int64)
         for match in _RESERVED.finditer(marked):
             token = self._content_of(int(match.group()[1:-1]))
             shift[match.end() :] += len(token) - len(match.group())
-        before = np.zeros(len(self._prefix), dtype=np.int64)
-        behind = np.full(len(self._suffix), len(self.text(content)), dtype=np.int64)
-        return (
-            self._wrap(self._checked(encoding.ids)),
-            np.concatenate([before, starts + shift[starts], behind]),
-        )
+        spans += shift[spans]
+        size = len(self.text(content))
+        before = np.zeros((len(self._prefix), 2), dtype=np.int64)
+        behind = np.full((len(self._suffix), 2), size, dtype=np.int64)
+        spans = np.concatenate([before, spans, behind])
+        return self._wrap(self._checked(encoding.ids)), spans[:, 0], spans[:, 1]
 
     def text(self, content: str) -> str:
         """The text of a whole prompt."""

@@ -1,0 +1,204 @@
+"""The command line: build a corpus from Hydra's configuration groups, or verify one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from generators.corpus import Request, build_corpus
+from generators.tasks import REQUIRED, TASKS
+from generators.verify import verify
+from harness.errors import ConfigError, HarnessError
+
+USAGE = """\
+python -m generators task=NAME context=TOKENS tokenizer=PATH [count=8] [seed=0] [out=DIR] [KNOB=VALUE ...]
+python -m generators verify FILE [tokenizer=PATH]
+python -m generators tasks
+
+task       a configuration of conf/input (`python -m generators tasks` lists the tasks and their knobs)
+tokenizer  folder or tokenizer.json of a Hugging Face fast tokenizer, or `tiny` for the shipped model's
+workers    processes; 0 takes one for each processor
+check      false: trust the sum of the pieces instead of tokenising each finished prompt once
+"""
+
+
+@dataclass
+class InputConfig:
+    """A task and its knobs (`conf/input/`)."""
+
+    task: str = MISSING
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TokenizerConfig:
+    """Whose tokens count (`conf/tokenizer/`); `template_options` are variables for its chat template."""
+
+    path: str = MISSING
+    template_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class GenerateConfig:
+    """One corpus."""
+
+    input: InputConfig = field(default_factory=InputConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    context: int = 4096
+    count: int = 1
+    seed: int = 0
+    out: str = "outputs/inputs"
+    workers: int = 0
+    check: bool = True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status is 0, 1 where a corpus is not right, 2 for a request that fails."""
+    out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        if not arguments or arguments[0] in {"-h", "--help", "help"}:
+            out.print(USAGE, markup=False)
+            return 0
+        if arguments[0] == "tasks":
+            return _list_tasks(out)
+        if arguments[0] == "verify":
+            return _verify(arguments[1:], out, err)
+        return _build(arguments, out, err)
+    except HarnessError as error:
+        err.print(str(error), markup=False, style="red")
+        return 2
+    except KeyboardInterrupt:
+        err.print(
+            "Interrupted; the records that are done are kept, and the same command goes on with the rest."
+        )
+        return 130
+
+
+def read_config(arguments: Sequence[str]) -> GenerateConfig:
+    """The configuration that command-line arguments ask for.
+
+    Raises:
+        ConfigError: an unknown name or a wrong value.
+    """
+    store = ConfigStore.instance()
+    store.store(name="generate_schema", node=GenerateConfig)
+    store.store(group="input", name="input_schema", node=InputConfig)
+    store.store(group="tokenizer", name="tokenizer_schema", node=TokenizerConfig)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("conf", version_base="1.3"):
+            config = compose("generate", overrides=[_override(argument) for argument in arguments])
+        loaded = OmegaConf.to_object(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    assert isinstance(loaded, GenerateConfig)
+    return loaded
+
+
+def _override(argument: str) -> str:
+    """A command-line word as Hydra's override: short names for knobs, tasks and tokenizers are spelled out."""
+    name, equals, value = argument.partition("=")
+    if not equals:
+        raise ConfigError(f"{argument!r} is not of the form name=value. Try `python -m generators --help`.")
+    if name == "task":
+        name = "input"
+    if name == "tokenizer" and not _is_choice("tokenizer", value):
+        return f"tokenizer.path={_quoted(value)}"
+    if name == "input" and not _is_choice("input", value):
+        raise ConfigError(f"There is no task {value!r}: choose {', '.join(_choices('input'))}.")
+    if name == "out":
+        return f"out={_quoted(value)}"
+    top = name.split(".")[0].lstrip("+~")
+    if top not in GenerateConfig.__dataclass_fields__:
+        name = f"++input.params.{name}"
+    return f"{name}={value}"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _choices(group: str) -> list[str]:
+    folder = files("conf").joinpath(group)
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def _is_choice(group: str, value: str) -> bool:
+    return value in _choices(group)
+
+
+def _list_tasks(out: Console) -> int:
+    for name, task in TASKS.items():
+        knobs = (
+            f"{knob}=..." if value is REQUIRED else f"{knob}={value}" for knob, value in task.defaults.items()
+        )
+        out.print(f"{name}  ({task.family})  {' '.join(knobs)}", markup=False)
+    return 0
+
+
+def _progress(err: Console, what: str) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=err)
+    bar.add_task(what, total=None)
+    return bar
+
+
+def _build(arguments: Sequence[str], out: Console, err: Console) -> int:
+    config = read_config(arguments)
+    request = Request(
+        task=config.input.task,
+        context_tokens=config.context,
+        tokenizer=config.tokenizer.path,
+        seed=config.seed,
+        params=config.input.params,
+        template_options=config.tokenizer.template_options,
+        check=config.check,
+    )
+    with _progress(err, f"{request.task} x {config.count}") as bar:
+        corpus = build_corpus(
+            request,
+            count=config.count,
+            folder=Path(config.out),
+            workers=config.workers,
+            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+        )
+    out.print(f"{corpus.records}\n{corpus.manifest}", markup=False)
+    return 0
+
+
+def _verify(arguments: Sequence[str], out: Console, err: Console) -> int:
+    paths = [word for word in arguments if not word.startswith("tokenizer=")]
+    tokenizers = [word.removeprefix("tokenizer=") for word in arguments if word.startswith("tokenizer=")]
+    if len(paths) != 1 or len(tokenizers) > 1:
+        raise ConfigError("Verify takes one file: python -m generators verify FILE [tokenizer=PATH].")
+    with _progress(err, "verify") as bar:
+        problems = verify(
+            Path(paths[0]),
+            tokenizer_path=tokenizers[0] if tokenizers else None,
+            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+        )
+    for problem in problems:
+        out.print(problem, markup=False, style="red")
+    out.print(f"{paths[0]}: {f'{len(problems)} problems' if problems else 'all right'}", markup=False)
+    return 1 if problems else 0
+
+
+def run() -> None:
+    """Entry point of `python -m generators`."""
+    sys.exit(main(sys.argv[1:]))

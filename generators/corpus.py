@@ -1,0 +1,262 @@
+"""Corpora: several records of one task as a JSONL file and a manifest, built by several processes, resumable.
+
+A corpus is named by its task, length, seed and a hash of everything that shapes it, so two different ones
+never share a file. Each record is written on its own as soon as it is built; a rerun goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from generators.files import write_atomically
+from generators.record import GENERATOR_VERSION, Record
+from generators.tasks import build, resolve
+from generators.tokenizer import Tokenizer, tokenizer_files
+from harness.errors import ConfigError, InputError
+
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """A corpus to build.
+
+    Attributes:
+        tokenizer: folder, `tokenizer.json`, `tiny` or Hub id.
+        template_options: variables for the chat template.
+        check: tokenise each finished prompt as a whole.
+    """
+
+    task: str
+    context_tokens: int
+    tokenizer: str
+    seed: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+    template_options: dict[str, Any] = field(default_factory=dict)
+    check: bool = True
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer with the request's template options."""
+        return Tokenizer.load(self.tokenizer, template_options=self.template_options)
+
+    def settings(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Everything that shapes the records; equal settings give equal bytes."""
+        return {
+            "task": self.task,
+            "context_tokens": self.context_tokens,
+            "seed": self.seed,
+            "params": resolve(self.task, self.params),
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "generator_version": GENERATOR_VERSION,
+        }
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where a corpus lies.
+
+    Attributes:
+        records: the JSONL file; manifest: the JSON file beside it.
+        parts: folder of records that are done, while others are not.
+    """
+
+    folder: Path
+    name: str
+
+    @property
+    def records(self) -> Path:
+        return self.folder / f"{self.name}.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / f"{self.name}.manifest.json"
+
+    @property
+    def parts(self) -> Path:
+        return self.folder / f"{self.name}.parts"
+
+    def part(self, index: int) -> Path:
+        """The file of one record."""
+        return self.parts / f"{index:06d}.json"
+
+
+def corpus_of(request: Request, tokenizer: Tokenizer, folder: Path) -> Corpus:
+    """The files that a request's corpus goes to."""
+    settings = orjson.dumps(request.settings(tokenizer), option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.sha256(settings).hexdigest()[:12]
+    return Corpus(folder, f"{request.task}-{request.context_tokens}-s{request.seed}-{digest}")
+
+
+def build_corpus(
+    request: Request,
+    *,
+    count: int,
+    folder: Path,
+    workers: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Corpus:
+    """Build records 0..count-1 and write them with their manifest.
+
+    Records that an earlier, interrupted or smaller, run left are kept.
+
+    Args:
+        workers: processes; 0 takes one for each processor.
+        progress: called with the records done and wanted, once at the start and after each record.
+
+    Raises:
+        ConfigError, InputError: as `build`.
+    """
+    if count < 1:
+        raise ConfigError(f"count={count} must be at least 1.")
+    tokenizer = request.load_tokenizer()
+    corpus = corpus_of(request, tokenizer, folder)
+    kept = _sound_lines(corpus, request, tokenizer)
+    ready = {index for index in range(count) if index in kept or _has_part(corpus, request, tokenizer, index)}
+    missing = [index for index in range(count) if index not in ready]
+    progress(len(ready), count)
+    if all(index in kept for index in range(count)) and corpus.manifest.is_file():
+        return corpus
+    # The joined file is written anew, from parts.
+    for index, line in kept.items():
+        write_atomically(corpus.part(index), line)
+    for done, _ in enumerate(_build_parts(request, tokenizer, corpus, missing, workers), len(ready) + 1):
+        progress(done, count)
+    _finish(corpus, request, tokenizer, max(count, len(kept)))
+    return corpus
+
+
+def _sound_lines(corpus: Corpus, request: Request, tokenizer: Tokenizer) -> dict[int, bytes]:
+    """The lines of the joined file up to the first that is damaged or not of this request."""
+    found: dict[int, bytes] = {}
+    if corpus.records.is_file():
+        with corpus.records.open("rb") as lines:
+            for index, line in enumerate(lines):
+                if not _is_sound(line, request, tokenizer, index):
+                    break
+                found[index] = line.rstrip(b"\n")
+    return found
+
+
+def _has_part(corpus: Corpus, request: Request, tokenizer: Tokenizer, index: int) -> bool:
+    part = corpus.part(index)
+    return part.is_file() and _is_sound(part.read_bytes(), request, tokenizer, index)
+
+
+def _is_sound(line: bytes, request: Request, tokenizer: Tokenizer, index: int) -> bool:
+    try:
+        record = Record.from_json(line)
+    except InputError:
+        return False
+    settings = request.settings(tokenizer)
+    same = all(getattr(record, name) == value for name, value in settings.items()) and record.index == index
+    return same and record.to_json() == line.rstrip(b"\n")
+
+
+def _build_parts(
+    request: Request, tokenizer: Tokenizer, corpus: Corpus, missing: list[int], workers: int
+) -> Iterator[int]:
+    """Build the missing records, yielding each one's number when it is written."""
+    workers = min(workers or os.cpu_count() or 1, len(missing))
+    if workers <= 1:
+        for index in missing:
+            _build_part(request, tokenizer, corpus, index)
+            yield index
+        return
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(request, os.getpid())
+    )
+    try:
+        jobs = [pool.submit(_work, request, corpus, index) for index in missing]
+        for job in as_completed(jobs):
+            yield job.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_worker_tokenizer: Tokenizer | None = None
+
+
+def _start_worker(request: Request, parent: int) -> None:
+    global _worker_tokenizer  # noqa: PLW0603 (one tokenizer for each worker process)
+    # The processes share the processors: none may start a thread for each.
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _worker_tokenizer = request.load_tokenizer()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed ends itself."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _work(request: Request, corpus: Corpus, index: int) -> int:
+    assert _worker_tokenizer is not None  # set when the process started
+    _build_part(request, _worker_tokenizer, corpus, index)
+    return index
+
+
+def _build_part(request: Request, tokenizer: Tokenizer, corpus: Corpus, index: int) -> None:
+    record = build(
+        request.task,
+        context_tokens=request.context_tokens,
+        tokenizer=tokenizer,
+        seed=request.seed,
+        index=index,
+        check=request.check,
+        **request.params,
+    )
+    write_atomically(corpus.part(index), record.to_json())
+
+
+def _finish(corpus: Corpus, request: Request, tokenizer: Tokenizer, count: int) -> None:
+    """Join the parts into the corpus file, write the manifest, keep the tokenizer beside them."""
+    summaries = []
+    digest = hashlib.sha256()
+    unfinished = corpus.records.with_suffix(".jsonl.unfinished")
+    corpus.folder.mkdir(parents=True, exist_ok=True)
+    with unfinished.open("wb") as out:
+        for index in range(count):
+            line = corpus.part(index).read_bytes() + b"\n"
+            digest.update(line)
+            out.write(line)
+            summaries.append(Record.from_json(line).summary())
+        out.flush()
+        os.fsync(out.fileno())
+    manifest = {
+        "schema": MANIFEST_SCHEMA,
+        "random_generator": "SplitMix64 (generators/rng.py)",
+        "template_options": request.template_options,
+        "count": count,
+        "jsonl_sha256": digest.hexdigest(),
+        **request.settings(tokenizer),
+        "records": summaries,
+    }
+    keep = tokenizer_folder(corpus.folder, tokenizer.fingerprint)
+    main, *others = tokenizer_files(request.tokenizer)
+    for source, name in [(main, "tokenizer.json"), *((other, other.name) for other in others)]:
+        if not (keep / name).is_file():
+            write_atomically(keep / name, source.read_bytes())
+    unfinished.replace(corpus.records)
+    option = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write_atomically(corpus.manifest, orjson.dumps(manifest, option=option))
+    for part in corpus.parts.glob("*.json"):
+        part.unlink()
+    corpus.parts.rmdir()
+
+
+def tokenizer_folder(folder: Path, fingerprint: str) -> Path:
+    """Where a corpus keeps the tokenizer it was built with."""
+    return folder / "tokenizers" / fingerprint[:16]
