@@ -11,7 +11,8 @@ from harness.errors import ConfigError
 
 _TEXT_KEYS = ("text_config", "llm_config", "language_config")
 _MTP_COUNT_KEYS = (
-    "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers", "num_mtp_modules",
+    "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers",
+    "num_mtp_modules",
 )  # fmt: skip
 _CONTEXT_KEYS = (
     "max_sequence_length",

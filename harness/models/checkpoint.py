@@ -101,7 +101,8 @@ def open_checkpoint(source: str, download: bool = True) -> Checkpoint:
     """Find and read a checkpoint.
 
     Args:
-        source: `package:<name>`, a local directory, or a Hugging Face id (`owner/name`, `owner/name@revision`).
+        source: `package:<name>`, a local directory, or a Hugging Face id (`owner/name`,
+            `owner/name@revision`).
         download: whether an id that is not in the local cache may be fetched.
 
     Raises:
@@ -190,7 +191,7 @@ def _snapshot(name: str, revision: str | None, download: bool) -> tuple[Path, st
             path = Path(
                 hub.snapshot_download(name, revision=revision, ignore_patterns=["*.pth", "original/*"])
             )
-        except Exception as error:  # noqa: BLE001  (the hub raises HTTP, SSL, lock and validation errors)
+        except Exception as error:  # HTTP, SSL, lock and validation errors
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(
                 f"cannot get {name} from the Hugging Face hub ({reason}): check the name, the network and "
@@ -227,7 +228,7 @@ def preflight(
                 Problem(
                     "context_too_long",
                     Outcome.DOES_NOT_FIT,
-                    f"does not fit: {checkpoint.source} serves {served} tokens and {context_length} are needed; "
+                    f"does not fit: {checkpoint.source} serves {served} tokens, {context_length} are needed; "
                     "shorten the context or set model.yarn_factor",
                 )
             )
@@ -240,9 +241,9 @@ def _mtp_problem(architecture: Architecture, tensors: frozenset[str], source: st
     if not present:
         if promised:
             text = (
-                f"{source} promises {promised} MTP layer(s) in config.json but its weights hold none (no mtp.*, "
-                f"*nextn* or layer-{architecture.layers} tensors): drafts would come from an untrained head and "
-                "acceptance stay at 1.00; use a copy with MTP weights"
+                f"{source} promises {promised} MTP layer(s) in config.json but its weights hold none (no "
+                f"mtp.*, *nextn* or layer-{architecture.layers} tensors): drafts would come from an untrained "
+                "head and acceptance stay at 1.00; use a copy with MTP weights"
             )
             return Problem("mtp_weights_missing", Outcome.NO_DRAFT_WEIGHTS, text)
         text = f"{source} has no MTP head: use arm=dense or another checkpoint"
@@ -250,8 +251,8 @@ def _mtp_problem(architecture: Architecture, tensors: frozenset[str], source: st
     layers = mtp_layer_count(present)
     if layers < promised or not any(_is_block_weight(name) for name in present):
         text = (
-            f"{source} promises {promised} MTP layer(s) in config.json and holds {len(present)} MTP tensors of "
-            f"{layers} layer(s), without which drafts are noise (such as {present[0]}): "
+            f"{source} promises {promised} MTP layer(s) in config.json, holds {len(present)} MTP tensors "
+            f"of {layers} layer(s), without which drafts are noise (such as {present[0]}): "
             "use a copy with all MTP weights"
         )
         return Problem("mtp_weights_incomplete", Outcome.NO_DRAFT_WEIGHTS, text)

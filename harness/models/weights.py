@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint really holds: safetensors headers and weight indexes, without loading weights."""
+"""Which tensors a checkpoint really holds: safetensors headers and indexes, no weights loaded."""
 
 from __future__ import annotations
 

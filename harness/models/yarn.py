@@ -53,8 +53,8 @@ def yarn_config(config: Mapping[str, Any], factor: float) -> dict[str, Any]:
         original = rope.get(_ORIGINAL_KEY)
         if original is None or float(rope.get("factor", 0)) != float(factor):
             raise ConfigError(
-                f"the checkpoint already carries YaRN of factor {rope.get('factor')}: set yarn_factor to that, "
-                "or to null to serve it as it is"
+                f"the checkpoint already carries YaRN of factor {rope.get('factor')}: set yarn_factor "
+                "to that, or to null to serve it as it is"
             )
     elif kind not in {"default", "mrope"}:
         raise ConfigError(
@@ -98,7 +98,8 @@ def yarn_copy(directory: Path, factor: float, fingerprint: str, cache: Path | No
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise ConfigError(
-            f"cannot write the YaRN copy to {final} ({error.strerror}): set {CACHE_VARIABLE} to a writable folder"
+            f"cannot write the YaRN copy to {final} ({error.strerror}): set {CACHE_VARIABLE} to a "
+            "writable folder"
         ) from error
     return final
 

@@ -128,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--alive-fd", type=int, required=True)
-    parser.add_argument("--cleanup", action="append", default=[], help="a word of a command to run at the end")
+    parser.add_argument(
+        "--cleanup", action="append", default=[], help="a word of a command to run at the end"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -139,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if os.getppid() != options.parent:
         os._exit(1)  # the harness went before the server was even started
     try:
-        # The pipe is not inherited: a server that held it could not tell anything from it anyway.
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)
+        # preexec_fn is safe here: this process has one thread.
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509
     except OSError as error:
         print(f"cannot start {command[0]}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(127)
