@@ -126,6 +126,9 @@ class ServerInfo(_Part):
     command: list[str] = Field(default_factory=list)
     arguments: dict[str, Any] = Field(default_factory=dict, description="as the server reports them")
     engine_settings: dict[str, Any] = Field(default_factory=dict)
+    engine_report: dict[str, str] = Field(
+        default_factory=dict, description="what the plugin says at start: mode, slots, exact pool bytes"
+    )
     max_total_tokens: int | None = None
     max_running_requests: int | None = None
     context_length: int | None = None

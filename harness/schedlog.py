@@ -6,59 +6,43 @@ Parsing never raises: what cannot be read is counted.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from harness.logrows import (
+    DECODE,
+    PREFILL,
+    STAMP,
+    BulkShape,
+    DecodeLine,
+    PrefillLine,
+    decode_row,
+    prefill_row,
+    rank_of,
+    seconds,
+)
 from harness.records import DecodeSteps, PrefillSteps
 
 _ANSI = re.compile(rb"\x1b?\[[0-9;]*m")
-# A scheduler line starts with its time stamp and rank; text quoted by someone else does not.
-_STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: [A-Z]+\d+)*)\] ?")
-_PAIR = re.compile(rb"([#A-Za-z][^,:\[\]]*?): ?(-?\d+(?:\.\d+)?|nan|inf|True|False)(?=[,\s]|$)")
-_DECODE, _PREFILL = b"Decode batch", b"Prefill batch"
 _RETRACT = re.compile(
-    rb"(KV cache pool is full\. Retract requests|Testing retraction)\..*?#retracted_reqs: (\d+)"
+    rb"(KV cache pool is full\. Retract requests|Testing retraction)\..*?#retracted_reqs: (\d{1,15})"
 )
+# Two sizes for K and V, one for pools that hold both in one buffer; a label where a model has several.
 _POOL = re.compile(
-    rb"KV Cache is allocated\. dtype: (?:torch\.)?(\S+?), #tokens: (\d+), "
-    rb"K size: ([\d.]+) GB, V size: ([\d.]+) GB"
+    rb"(?:([\w .-]*?) )?KV [Cc]ache (?:is )?allocated\. dtype: (?:torch\.)?([^\s,]+), #tokens: (\d{1,15}), "
+    rb"(?:K size: ([\d.]+) GB, V size: ([\d.]+) GB|KV size: ([\d.]+) GB)"
 )
-_CAPACITY = re.compile(rb"max_total_num_tokens=(-?\d+)")
-_SETTING = re.compile(rb"(\w+)=(-?\d+)")
+_PLUGIN_DRAFT = re.compile(rb"windowed-mtp: .*?\bdraft_pool_bytes=(\d{1,18})")
+_CAPACITY = re.compile(rb"max_total_num_tokens=(-?\d{1,15})\b")
+_SETTING = re.compile(rb"(\w+)=(-?\d{1,15})\b")
+_PLUGIN = b"windowed-mtp: "
 _READY = b"The server is fired up and ready to roll"
 _SKIPPED = re.compile(rb"Parameter (\S+) not found in params_dict")
 _GB = 1 << 30
-
-
-class DecodeLine(NamedTuple):
-    """One decode step. None = the line does not say. Throughput is over the whole batch."""
-
-    time_s: float | None
-    rank: str
-    running_requests: int
-    resident_tokens: int | None
-    token_usage: float | None
-    accept_length: float | None
-    accept_rate: float | None
-    throughput_tokens_per_s: float
-    queued_requests: int | None
-    pool: str
-
-
-class PrefillLine(NamedTuple):
-    """One prefill chunk."""
-
-    time_s: float | None
-    rank: str
-    new_tokens: int
-    cached_tokens: int
-    pending_tokens: int | None
-    running_requests: int | None
-    throughput_tokens_per_s: float | None
+_BULK_BYTES = 1 << 20
+_MAX_NAMES = 1000
 
 
 class RetractionLine(NamedTuple):
@@ -90,13 +74,19 @@ class CapacityLine(NamedTuple):
     chunked_prefill_tokens: int | None
 
 
+class PluginLine(NamedTuple):
+    """What the windowing plugin switched on, as it says at start."""
+
+    settings: dict[str, str]
+
+
 class ReadyLine(NamedTuple):
     """The server accepts requests."""
 
     time_s: float | None
 
 
-Event = DecodeLine | PrefillLine | RetractionLine | PoolLine | CapacityLine | ReadyLine
+Event = DecodeLine | PrefillLine | RetractionLine | PoolLine | CapacityLine | PluginLine | ReadyLine
 
 
 @dataclass
@@ -112,6 +102,7 @@ class SchedulerLog:
     retractions: list[RetractionLine] = field(default_factory=list)
     pools: list[PoolLine] = field(default_factory=list)
     capacity: CapacityLine | None = None
+    plugin: PluginLine | None = None
     ready: bool = False
     lines: int = 0
     unreadable: int = 0
@@ -141,67 +132,120 @@ class LogFollower:
     def __init__(self) -> None:
         self.log = SchedulerLog()
         self._rest = b""
+        self._shape: BulkShape | None = None
+        self._pool_labels: list[bytes] = []
+        self._pool_rank = ""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Parse what became complete and return its events in order."""
-        data = self._rest + chunk
+        data = self._rest + chunk if self._rest else chunk
         cut = data.rfind(b"\n") + 1
         self._rest = data[cut:]
-        return self._lines(data[:cut].split(b"\n")[:-1]) if cut else []
+        events: list[Event] = []
+        at = 0
+        while at < cut:
+            end = cut if cut - at <= _BULK_BYTES else data.rfind(b"\n", at, at + _BULK_BYTES) + 1
+            end = end or data.find(b"\n", at) + 1  # a single line longer than a block
+            self._block(data[at:end], events)
+            at = end
+        return events
 
     def close(self) -> list[Event]:
         """Parse the last line of a log that ends without a newline."""
         rest, self._rest = self._rest, b""
-        return self._lines([rest]) if rest else []
-
-    def _lines(self, lines: Iterable[bytes]) -> list[Event]:
         events: list[Event] = []
+        if rest:
+            self._lines([rest], events)
+        return events
+
+    def _block(self, block: bytes, events: list[Event]) -> None:
+        """Whole lines: those of the layout seen last in bulk, the others one by one, in their order."""
+        at = 0
+        while self._shape is None and at < len(block):
+            end = block.find(b"\n", at)
+            self._lines([block[at:end]], events)
+            at = end + 1
+        shape = self._shape
+        if shape is None or at >= len(block):
+            return
+        found = shape.split(block, at)
+        found.pop()  # the empty match at the very end
+        at = 0
+        for other in [*(i for i, line in enumerate(found) if not line[0]), len(found)]:
+            if other > at:
+                self._bulk(shape, found[at:other], events)
+            if other < len(found):
+                self._lines([found[other][-1]], events)
+            at = other + 1
+
+    def _bulk(self, shape: BulkShape, lines: list[tuple[bytes, ...]], events: list[Event]) -> None:
+        """Lines of one layout; where one is damaged they are halved until it stands alone."""
+        try:
+            rows = shape.rows(lines)
+        except ValueError:
+            if len(lines) == 1:
+                self.log.lines += 1
+                self.log.unreadable += 1
+                return
+            middle = len(lines) // 2
+            self._bulk(shape, lines[:middle], events)
+            self._bulk(shape, lines[middle:], events)
+            return
+        self.log.lines += len(rows)
+        self.log.decode += rows
+        events += rows
+
+    def _lines(self, lines: Iterable[bytes], events: list[Event]) -> None:
         log = self.log
         for line in lines:
             log.lines += 1
-            if _DECODE in line or _PREFILL in line:
+            if DECODE in line or PREFILL in line:
                 self._batch_line(line, events)
             elif b"etract" in line:
                 self._retraction(line, events)
-            elif b"KV Cache is allocated" in line:
+            elif b"V cache allocated" in line or b"V Cache is allocated" in line:
                 self._pool(line, events)
             elif b"max_total_num_tokens=" in line:
                 self._capacity(line, events)
+            elif _PLUGIN in line:
+                self._plugin(line, events)
             elif _READY in line:
-                stamp = _STAMP.search(line)
+                stamp = STAMP.search(line)
                 log.ready = True
-                events.append(ReadyLine(_seconds(stamp)))
+                events.append(ReadyLine(seconds(stamp[1]) if stamp else None))
+            elif b"draft_pool_bytes=" in line:
+                self._exact_draft_bytes(line)
             elif b"not found in params_dict" in line:
-                found = _SKIPPED.search(line)
-                if found:
-                    log.skipped_parameters.append(found[1].decode("utf-8", "replace"))
-        return events
+                self._skipped(line)
 
     def _batch_line(self, line: bytes, events: list[Event]) -> None:
-        if b"[0m" in line or b"\x1b" in line:
+        if b"m" in line and (b"\x1b" in line or b"[0m" in line):
             line = _ANSI.sub(b"", line)
-        stamp = _STAMP.match(line)
-        if stamp is not None and line.startswith(_DECODE, stamp.end()) and line.count(b"[") == 1:
-            self._step(_decode_line(stamp, line[stamp.end() :]), events, self.log.decode)
-            return
         # Progress bars and other ranks may share the line: every time stamp starts a piece of its own.
-        starts = [m.start() for m in _STAMP.finditer(line)]
-        if not starts:
+        stamps = [m for m in STAMP.finditer(line) if not _quoted(line, m.start())]
+        if not stamps:
             self.log.ignored += 1
             return
-        for start, end in zip(starts, [*starts[1:], len(line)], strict=True):
-            stamp = _STAMP.match(line, start)
-            if stamp is None:
-                continue
+        ends = [m.start() for m in stamps[1:]] + [len(line)]
+        lead = line[: stamps[0].start()]
+        if DECODE in lead or PREFILL in lead:
+            self.log.ignored += 1
+        for stamp, end in zip(stamps, ends, strict=True):
             body = line[stamp.end() : end]
-            if body.startswith(_DECODE):
-                self._step(_decode_line(stamp, body), events, self.log.decode)
-            elif body.startswith(_PREFILL):
-                self._step(_prefill_line(stamp, body), events, self.log.prefill)
-            elif _DECODE in body or _PREFILL in body:
+            if body.startswith(DECODE):
+                row = decode_row(stamp, body, glued=end < len(line))
+                self._keep(row, events, self.log.decode)
+                if row is not None and len(stamps) == 1 and not lead:
+                    shape = BulkShape(row, body)
+                    self._shape = shape if shape.usable else self._shape
+            elif body.startswith(PREFILL):
+                self._keep(prefill_row(stamp, body), events, self.log.prefill)
+            elif DECODE in body or PREFILL in body:
                 self.log.ignored += 1
+            if b"not found in params_dict" in body:
+                self._skipped(body)
 
-    def _step(self, row: Any, events: list[Event], rows: list[Any]) -> None:
+    def _keep(self, row: Any, events: list[Event], rows: list[Any]) -> None:
         if row is None:
             self.log.unreadable += 1
         else:
@@ -209,31 +253,54 @@ class LogFollower:
             events.append(row)
 
     def _retraction(self, line: bytes, events: list[Event]) -> None:
-        found, stamp = _RETRACT.search(line), _STAMP.search(line)
-        if found is None or stamp is None or not line[stamp.end() :].startswith(found[1]):
-            return
-        row = RetractionLine(_seconds(stamp), int(found[2]), test=found[1].startswith(b"Testing"))
-        self.log.retractions.append(row)
-        events.append(row)
+        line = _ANSI.sub(b"", line)
+        for stamp in STAMP.finditer(line):
+            found = _RETRACT.match(line, stamp.end())
+            if found is not None and not _quoted(line, stamp.start()):
+                test = found[1].startswith(b"Testing")
+                row = RetractionLine(seconds(stamp[1]), int(found[2]), test=test)
+                self.log.retractions.append(row)
+                events.append(row)
 
     def _pool(self, line: bytes, events: list[Event]) -> None:
-        found = _POOL.search(line)
-        if found is None:
+        line = _ANSI.sub(b"", line)
+        stamp, found = STAMP.search(line), _POOL.search(line)
+        if stamp is None or found is None:
             self.log.unreadable += 1
             return
-        rank = _rank(_STAMP.search(line))
-        if rank not in ("", "TP0"):
+        rank, label = rank_of(stamp[2]), found[1] or b""
+        if not self.log.pools:
+            self._pool_rank = rank
+        elif rank != self._pool_rank:
             return  # every rank prints its own share
-        role = "target" if not self.log.pools else "draft"
-        size = round((float(found[3]) + float(found[4])) * _GB)
-        row = PoolLine(role, int(found[2]), size, found[1].decode("ascii", "replace"))
+        has_draft = any(pool.role == "draft" for pool in self.log.pools)
+        # The target's pools come first; several of them differ in their labels.
+        more_target = bool(label) and all(self._pool_labels) and label not in self._pool_labels
+        role = "target" if not self.log.pools or (more_target and not has_draft) else "draft"
+        self._pool_labels.append(label)
+        try:
+            size = round(sum(float(text) for text in found.group(4, 5, 6) if text) * _GB)
+        except ValueError:
+            self.log.unreadable += 1
+            return
+        row = PoolLine(role, int(found[3]), size, found[2].decode("ascii", "replace"))
         self.log.pools.append(row)
         events.append(row)
+
+    def _exact_draft_bytes(self, line: bytes) -> None:
+        """The engine plugin states the draft pool's bytes without rounding."""
+        found = _PLUGIN_DRAFT.search(line)
+        stamp = STAMP.search(line)
+        if found is None or stamp is None or rank_of(stamp[2]) != self._pool_rank:
+            return
+        pools = self.log.pools
+        for i in [i for i, pool in enumerate(pools) if pool.role == "draft"][-1:]:
+            pools[i] = pools[i]._replace(bytes=int(found[1]))
 
     def _capacity(self, line: bytes, events: list[Event]) -> None:
         found = _CAPACITY.search(line)
         values = {k.decode("ascii", "replace"): int(v) for k, v in _SETTING.findall(line)}
-        if found is None or "max_running_requests" not in values:
+        if found is None or STAMP.search(line) is None or "max_running_requests" not in values:
             return
         row = CapacityLine(
             int(found[1]),
@@ -244,11 +311,30 @@ class LogFollower:
         self.log.capacity = row
         events.append(row)
 
+    def _skipped(self, line: bytes) -> None:
+        found = _SKIPPED.search(line)
+        if found and len(self.log.skipped_parameters) < _MAX_NAMES:
+            self.log.skipped_parameters.append(found[1].decode("utf-8", "replace"))
+
+
+def _quoted(line: bytes, at: int) -> bool:
+    """A stamp right behind a quotation mark is somebody's text about a log, not the log."""
+    return line[:at].rstrip(b" ")[-1:] in (b"'", b'"', b"`", b"\\")
+
+    def _plugin(self, line: bytes, events: list[Event]) -> None:
+        stamp = _STAMP.search(line)
+        if stamp is None or _rank(stamp) not in ("", "TP0") or not line[stamp.end() :].startswith(_PLUGIN):
+            return
+        text = line[stamp.end() + len(_PLUGIN) :].decode("utf-8", "replace")
+        row = PluginLine(dict(word.split("=", 1) for word in text.split() if "=" in word))
+        self.log.plugin = row
+        events.append(row)
+
 
 def parse(data: bytes) -> SchedulerLog:
     """Parse a whole log."""
     follower = LogFollower()
-    follower.feed(data.replace(b"\r\n", b"\n"))
+    follower.feed(data)
     follower.close()
     return follower.log
 
@@ -283,137 +369,3 @@ def _first_rank(rows: list[Any]) -> list[Any]:
         return rows
     first = min(ranks)
     return [row for row in rows if row.rank == first]
-
-
-def _pairs(body: bytes) -> dict[bytes, bytes]:
-    # Old releases write "Decode batch. #running-req", newer ones a comma.
-    return {key.rpartition(b". ")[2].strip(): value for key, value in _PAIR.findall(body)}
-
-
-class _Shape:
-    """A decode line's layout, learned from one line read the slow way: later lines of it need one match."""
-
-    def __init__(self, body: bytes, wanted: tuple[bytes, ...]) -> None:
-        pattern, at, names = b"", 0, []
-        for found in _PAIR.finditer(body):
-            names.append(found[1].rpartition(b". ")[2].strip())
-            # Only what follows the number may differ: trailing commas and blanks.
-            group = rb"(-?\d+(?:\.\d+)?)" if names[-1] in wanted else rb"[\w.-]+"
-            pattern += re.escape(body[at : found.start(2)]) + group
-            at = found.end(2)
-        self.match = re.compile(pattern + rb"[,\s]*$").match
-        kept = [name for name in names if name in wanted]
-        self.order = tuple(kept.index(name) + 1 if name in kept else 0 for name in wanted)
-        # One name twice would make the groups ambiguous.
-        self.usable = len(set(names)) == len(names)
-
-
-_WANTED = (
-    b"#running-req", b"gen throughput (token/s)", b"#full token", b"#token", b"full token usage",
-    b"token usage", b"accept len", b"accept rate", b"#queue-req",
-)  # fmt: skip
-_MAX_SHAPES = 8
-_shapes: list[tuple[_Shape, str]] = []
-
-
-def _decode_line(stamp: re.Match[bytes], body: bytes) -> DecodeLine | None:
-    for shape, pool in _shapes:
-        found = shape.match(body)
-        if found is not None:
-            run, gen, full, tok, full_use, use, length, rate, queue = shape.order
-            resident = found[full] if full else found[tok] if tok else None
-            usage = found[full_use] if full_use else found[use] if use else None
-            return DecodeLine(
-                _seconds(stamp),
-                _rank(stamp),
-                int(found[run]),
-                int(resident) if resident is not None else None,
-                float(usage) if usage is not None else None,
-                float(found[length]) if length else None,
-                float(found[rate]) if rate else None,
-                float(found[gen]),
-                int(found[queue]) if queue else None,
-                pool,
-            )
-    row = _slow_decode_line(stamp, body)
-    if row is not None and len(_shapes) < _MAX_SHAPES:
-        shape = _Shape(body, _WANTED)
-        if shape.usable and shape.match(body) is not None:
-            _shapes.append((shape, row.pool))
-    return row
-
-
-def _slow_decode_line(stamp: re.Match[bytes], body: bytes) -> DecodeLine | None:
-    pairs = _pairs(body)
-    try:
-        running = int(pairs[b"#running-req"])
-        throughput = float(pairs[b"gen throughput (token/s)"])
-    except (KeyError, ValueError):
-        return None
-    full = pairs.get(b"#full token")
-    pool = "dense"
-    if full is not None:
-        pool = "full+swa" if b"#swa token" in pairs else "full+mamba" if b"mamba num" in pairs else "full"
-    return DecodeLine(
-        time_s=_seconds(stamp),
-        rank=_rank(stamp),
-        running_requests=running,
-        resident_tokens=_integer(full if full is not None else pairs.get(b"#token")),
-        token_usage=_number(pairs.get(b"full token usage", pairs.get(b"token usage"))),
-        accept_length=_number(pairs.get(b"accept len")),
-        accept_rate=_number(pairs.get(b"accept rate")),
-        throughput_tokens_per_s=throughput,
-        queued_requests=_integer(pairs.get(b"#queue-req")),
-        pool=pool,
-    )
-
-
-def _prefill_line(stamp: re.Match[bytes], body: bytes) -> PrefillLine | None:
-    pairs = _pairs(body)
-    new = _integer(pairs.get(b"#new-token"))
-    if new is None:
-        return None
-    return PrefillLine(
-        time_s=_seconds(stamp),
-        rank=_rank(stamp),
-        new_tokens=new,
-        cached_tokens=_integer(pairs.get(b"#cached-token")) or 0,
-        pending_tokens=_integer(pairs.get(b"#pending-token")),
-        running_requests=_integer(pairs.get(b"#running-req")),
-        throughput_tokens_per_s=_number(pairs.get(b"input throughput (token/s)")),
-    )
-
-
-def _integer(text: bytes | None) -> int | None:
-    number = _number(text)
-    return int(number) if number is not None and math.isfinite(number) else None
-
-
-def _number(text: bytes | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None
-
-
-def _rank(stamp: re.Match[bytes] | None) -> str:
-    return stamp[2].decode("ascii").strip() if stamp is not None else ""
-
-
-_times: dict[bytes, float | None] = {}
-
-
-def _seconds(stamp: re.Match[bytes] | None) -> float | None:
-    """The stamp as seconds since the epoch, read as UTC: only differences and order are used."""
-    if stamp is None:
-        return None
-    text = stamp[1]
-    if text not in _times:
-        if len(_times) > 10_000:
-            _times.clear()
-        try:
-            moment = datetime.strptime(text.decode("ascii"), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
-            _times[text] = moment.timestamp()
-        except ValueError:
-            _times[text] = None
-    return _times[text]
