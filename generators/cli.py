@@ -81,9 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         err.print(str(error), markup=False, style="red")
         return 2
     except KeyboardInterrupt:
-        err.print(
-            "Interrupted; the records that are done are kept, and the same command goes on with the rest."
-        )
+        err.print("Interrupted. Finished records are kept; the same command goes on with the rest.")
         return 130
 
 
@@ -103,13 +101,14 @@ def read_config(arguments: Sequence[str]) -> GenerateConfig:
             config = compose("generate", overrides=[_override(argument) for argument in arguments])
         loaded = OmegaConf.to_object(config)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        reasons = [str(error), str(error.__cause__ or "")]
+        raise ConfigError(" ".join(" ".join(reasons).split())) from error
     assert isinstance(loaded, GenerateConfig)
     return loaded
 
 
 def _override(argument: str) -> str:
-    """A command-line word as Hydra's override: short names for knobs, tasks and tokenizers are spelled out."""
+    """A command-line word as Hydra's override: short names for knobs and tokenizers are spelled out."""
     name, equals, value = argument.partition("=")
     if not equals:
         raise ConfigError(f"{argument!r} is not of the form name=value. Try `python -m generators --help`.")
@@ -145,9 +144,8 @@ def _is_choice(group: str, value: str) -> bool:
 
 def _list_tasks(out: Console) -> int:
     for name, task in TASKS.items():
-        knobs = (
-            f"{knob}=..." if value is REQUIRED else f"{knob}={value}" for knob, value in task.defaults.items()
-        )
+        defaults = task.defaults.items()
+        knobs = (f"{knob}={'...' if value is REQUIRED else repr(value)}" for knob, value in defaults)
         out.print(f"{name}  ({task.family})  {' '.join(knobs)}", markup=False)
     return 0
 

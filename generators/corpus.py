@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -191,6 +192,7 @@ def _start_worker(request: Request, parent: int) -> None:
     global _worker_tokenizer  # noqa: PLW0603 (one tokenizer for each worker process)
     # The processes share the processors: none may start a thread for each.
     os.environ["RAYON_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _worker_tokenizer = request.load_tokenizer()
 

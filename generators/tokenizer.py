@@ -27,7 +27,7 @@ from harness.errors import InputError
 T = TypeVar("T")
 Ids = NDArray[np.uint32]
 _MARK_OPEN, _MARK_CLOSE = "\ue000", "\ue001"
-_SEPARATOR = "\ue004"
+_SEPARATOR, _GAP = "\ue004", "\ue005"
 _RESERVED = re.compile(f"{_MARK_OPEN}[0-9]+{_MARK_CLOSE}|{_SEPARATOR}")
 _PIECES_AT_ONCE = 4096
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -136,8 +136,8 @@ class Tokenizer:
     def plain_ids(self) -> Ids:
         """All ids of ordinary tokens, ascending: neither special nor otherwise added."""
         added = set(self._added.values())
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False).values()
-        return as_ids(sorted(set(vocabulary) - added))
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False).items()
+        return as_ids(sorted({i for token, i in vocabulary if not token.startswith(_GAP)} - added))
 
     def encode(self, content: str) -> Ids:
         """The ids of a whole prompt: chat frame, `content`, generation prompt.
@@ -296,8 +296,18 @@ def _parse(path: str, source: bytes) -> dict[str, Any]:
 def _added_tokens(spec: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
     """Added tokens by content; `tokenizer_config.json` may know some that tokenizer.json lacks."""
     added = {token["content"]: int(token["id"]) for token in spec.get("added_tokens") or []}
-    for number, token in (config.get("added_tokens_decoder") or {}).items():
-        added.setdefault(token["content"], int(number))
+    vocabulary = spec["model"]["vocab"]
+    if not isinstance(vocabulary, dict):
+        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
+    taken = set(vocabulary.values())
+    for content, number in added.items():
+        if vocabulary.get(content, number) != number or (content not in vocabulary and number in taken):
+            raise InputError(
+                f"The tokenizer contradicts itself: its added token {content!r} has the id {number}, which"
+                " its vocabulary gives otherwise."
+            )
+    for number_text, token in (config.get("added_tokens_decoder") or {}).items():
+        added.setdefault(token["content"], int(number_text))
     return {content: number for content, number in added.items() if content}
 
 
@@ -309,6 +319,16 @@ def _unknown_id(spec: Mapping[str, Any]) -> int | None:
     return vocab.get(model.get("unk_token")) if isinstance(vocab, dict) else None
 
 
+def _without_gaps(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The model with unused ids filled: a new token's id is the size of the vocabulary."""
+    vocabulary = model["vocab"]
+    if not isinstance(vocabulary, dict):
+        return dict(model)
+    used = set(vocabulary.values())
+    gaps = {f"{_GAP}{number}{_GAP}": number for number in range(max(used, default=0)) if number not in used}
+    return {**model, "vocab": {**vocabulary, **gaps}}
+
+
 def _with_markers(
     spec: Mapping[str, Any], added: Mapping[str, int]
 ) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
@@ -317,7 +337,15 @@ def _with_markers(
     default = {"single_word": False, "lstrip": False, "rstrip": False}
     markers = {f"{_MARK_OPEN}{number}{_MARK_CLOSE}": content for content, number in added.items()}
     # Limits or padding saved with a tokenizer must not cut or stretch prompts.
-    bare = {**spec, "added_tokens": [], "truncation": None, "padding": None, "post_processor": None}
+    model = _without_gaps(spec["model"])
+    bare = {
+        **spec,
+        "model": model,
+        "added_tokens": [],
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+    }
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(bare))
     tokenizer.add_special_tokens(
         [

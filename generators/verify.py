@@ -77,14 +77,11 @@ def verify(
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = orjson.loads(path.read_bytes())
+        manifest: dict[str, Any] = orjson.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"The manifest {path} cannot be read: {error}") from error
-    if (
-        not isinstance(manifest, dict)
-        or manifest.get("schema") != MANIFEST_SCHEMA
-        or not manifest.keys() >= _FIELDS
-    ):
+    known = isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
+    if not known or not manifest.keys() >= _FIELDS:
         raise InputError(f"{path} is no manifest that this version can read.")
     return manifest
 
