@@ -34,7 +34,6 @@ _POOL = re.compile(
     rb"(?:([\w .-]*?) )?KV [Cc]ache (?:is )?allocated\. dtype: (?:torch\.)?([^\s,]+), #tokens: (\d{1,15}), "
     rb"(?:K size: ([\d.]+) GB, V size: ([\d.]+) GB|KV size: ([\d.]+) GB)"
 )
-_PLUGIN_DRAFT = re.compile(rb"windowed-mtp: .*?\bdraft_pool_bytes=(\d{1,18})")
 _CAPACITY = re.compile(rb"max_total_num_tokens=(-?\d{1,15})\b")
 _SETTING = re.compile(rb"(\w+)=(-?\d{1,15})\b")
 _PLUGIN = b"windowed-mtp: "
@@ -213,8 +212,6 @@ class LogFollower:
                 stamp = STAMP.search(line)
                 log.ready = True
                 events.append(ReadyLine(seconds(stamp[1]) if stamp else None))
-            elif b"draft_pool_bytes=" in line:
-                self._exact_draft_bytes(line)
             elif b"not found in params_dict" in line:
                 self._skipped(line)
 
@@ -287,15 +284,21 @@ class LogFollower:
         self.log.pools.append(row)
         events.append(row)
 
-    def _exact_draft_bytes(self, line: bytes) -> None:
-        """The engine plugin states the draft pool's bytes without rounding."""
-        found = _PLUGIN_DRAFT.search(line)
+    def _plugin(self, line: bytes, events: list[Event]) -> None:
+        """What the engine plugin states of itself, the draft pool's exact bytes among it."""
         stamp = STAMP.search(line)
-        if found is None or stamp is None or rank_of(stamp[2]) != self._pool_rank:
+        if stamp is None or not line.startswith(_PLUGIN, stamp.end()):
             return
+        if self.log.pools and rank_of(stamp[2]) != self._pool_rank:
+            return
+        text = line[stamp.end() + len(_PLUGIN) :].decode("utf-8", "replace")
+        row = PluginLine(dict(word.split("=", 1) for word in text.split() if "=" in word))
+        self.log.plugin = row
+        events.append(row)
+        exact = row.settings.get("draft_pool_bytes", "")
         pools = self.log.pools
-        for i in [i for i, pool in enumerate(pools) if pool.role == "draft"][-1:]:
-            pools[i] = pools[i]._replace(bytes=int(found[1]))
+        if exact.isdecimal() and len(exact) < 19 and pools and pools[-1].role == "draft":
+            pools[-1] = pools[-1]._replace(bytes=int(exact))
 
     def _capacity(self, line: bytes, events: list[Event]) -> None:
         found = _CAPACITY.search(line)
@@ -320,15 +323,6 @@ class LogFollower:
 def _quoted(line: bytes, at: int) -> bool:
     """A stamp right behind a quotation mark is somebody's text about a log, not the log."""
     return line[:at].rstrip(b" ")[-1:] in (b"'", b'"', b"`", b"\\")
-
-    def _plugin(self, line: bytes, events: list[Event]) -> None:
-        stamp = _STAMP.search(line)
-        if stamp is None or _rank(stamp) not in ("", "TP0") or not line[stamp.end() :].startswith(_PLUGIN):
-            return
-        text = line[stamp.end() + len(_PLUGIN) :].decode("utf-8", "replace")
-        row = PluginLine(dict(word.split("=", 1) for word in text.split() if "=" in word))
-        self.log.plugin = row
-        events.append(row)
 
 
 def parse(data: bytes) -> SchedulerLog:
