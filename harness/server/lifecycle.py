@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import time
@@ -23,6 +24,8 @@ BOOT_MARK = "WMTP_BOOT_ID"
 LogEvent = schedlog.Event
 Listener = Callable[[LogEvent], None]
 
+# Server arguments that must never reach a record.
+_SECRET = re.compile(r"api_key|password|token$|secret", re.IGNORECASE)
 _POLL_S = 0.2
 _TAIL_BYTES = 200_000
 
@@ -88,12 +91,18 @@ class Server:
                 Outcome.PORT_IN_USE,
             )
         command = self.spec.command(port)
-        environment = {**os.environ, **self.spec.environment(), BOOT_MARK: self.boot_id}
+        variables = {**self.spec.environment(), BOOT_MARK: self.boot_id}
+        cleanup: list[str] = []
+        if self.spec.container is not None:
+            name = f"wmtp-{self.boot_id}"
+            command = self.spec.container.wrap(command, variables, name)
+            cleanup = self.spec.container.cleanup(name)
+        environment = {**os.environ, **variables}
         self.info = ServerInfo(
             boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self._guard = processes.spawn_guarded(command, environment, self.log_path)
+        self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
         self.port_used = port
         began = time.monotonic()
@@ -170,7 +179,7 @@ class Server:
         """Capacity and arguments as the server itself reports them."""
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
-        self.info.arguments = reported
+        self.info.arguments = {name: value for name, value in reported.items() if not _SECRET.search(name)}
         parsed = schedlog.parse(self.log_since(0))
         capacity = parsed.capacity
         if capacity is not None:
@@ -182,3 +191,5 @@ class Server:
         self.info.pools = [
             Pool(role=row.role, tokens=row.tokens, bytes=row.bytes, dtype=row.dtype) for row in parsed.pools
         ]
+        if parsed.plugin is not None:
+            self.info.engine_report = parsed.plugin.settings
