@@ -1,0 +1,104 @@
+"""What probes and traces store in `record.extras`: the schema of each key, checked when read.
+
+Keys: `phases` (table 7), `kernels` (table 8), `decision_probe` (table 11), `attention_mass` (table 12), and
+`output_margins` (a list of floats: top-1 minus top-2 logit at each output token).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import RecordError
+from harness.records import Record
+
+
+class _Extra(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Phases(_Extra):
+    """Mean wall time of the phases of one decode iteration; the three add up to `iteration_ms`."""
+
+    source: str = Field(description="nsys | torch | engine: what took the times")
+    iterations: int = Field(ge=1, description="steady decode iterations averaged over")
+    verify_base_ms: float = Field(ge=0, description="the target's verify forward")
+    verify_overhead_ms: float = Field(ge=0, description="tree build, sampling, bookkeeping")
+    draft_ms: float = Field(ge=0, description="draft forwards, draft extend and the draft's index build")
+    draft_extend_ms: float | None = Field(default=None, ge=0, description="part of draft_ms: the extend")
+    iteration_ms: float = Field(ge=0)
+
+    @property
+    def overhead_percent(self) -> float:
+        """What speculation adds on top of the bare verify: (draft + overhead) / base x 100."""
+        added = self.draft_ms + self.verify_overhead_ms
+        return 100 * added / self.verify_base_ms if self.verify_base_ms else float("nan")
+
+
+class Kernel(_Extra):
+    """One kernel (or operator, without a GPU), averaged over the traced iterations."""
+
+    name: str
+    phase: str = Field(description="draft | draft_extend | verify | other")
+    calls_per_iteration: float = Field(ge=0)
+    us_per_iteration: float = Field(ge=0, description="time busy, microseconds")
+
+
+class DecisionProbe(_Extra):
+    """The draft run twice on one hidden state: full read against windowed read. Margins are logits."""
+
+    steps: int = Field(ge=1)
+    agreeing_steps: int = Field(ge=0, description="steps whose top-1 proposal is the same")
+    margin_mean: float | None = Field(
+        default=None, description="top-1 minus top-2 of the full read, all steps"
+    )
+    margin_at_flip: float | None = Field(default=None, description="the same over steps that disagree")
+    router_jaccard: float | None = Field(
+        default=None, description="overlap of experts chosen; MoE heads only"
+    )
+
+
+class AttentionMass(_Extra):
+    """Shares of the draft's attention on the native draft, means over steps, heads and layers."""
+
+    steps: int = Field(ge=1)
+    in_window_mass: float = Field(ge=0, le=1, description="softmax mass on sink and window")
+    perturbation: float = Field(ge=0, description="|o_full - o_window| / |o_full|")
+    tail_share: float = Field(ge=0, description="|o_tail| / |o_full|, the part read outside the window")
+    residual_share: float | None = Field(default=None, ge=0, description="|W_o o| / |h|")
+
+
+E_ = TypeVar("E_", bound=_Extra)
+
+
+def read_extra(record: Record, key: str, kind: type[E_]) -> E_ | None:
+    """One extra of a record, or None where it has none.
+
+    Raises:
+        RecordError: it is there but not of this shape.
+    """
+    raw = record.extras.get(key)
+    return None if raw is None else _checked(record, key, kind, raw)
+
+
+def read_kernels(record: Record) -> list[Kernel]:
+    """The kernels of a traced record, largest first; empty where it was not traced."""
+    raw = record.extras.get("kernels")
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise RecordError(f"record {record.key}: extras.kernels is not a list")
+    found = [_checked(record, "kernels", Kernel, item) for item in raw]
+    return sorted(found, key=lambda k: (-k.us_per_iteration, k.name))
+
+
+def _checked(record: Record, key: str, kind: type[E_], raw: object) -> E_:
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(
+            f"record {record.key}: extras.{key} is not readable ({place}: {first['msg']}); measure it again"
+        ) from error

@@ -1,0 +1,209 @@
+"""Records with their statistics and verdicts, selected, paired and averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from analysis.estimators import Estimate, StepStatistics, step_statistics
+from analysis.validity import Verdict, judge
+from harness.points import Arm, Point
+from harness.records import Outcome, Record
+
+NAN = float("nan")
+Pick = Callable[["Cell"], Estimate]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A record, what was computed from it, and whether it counts."""
+
+    record: Record
+
+    @cached_property
+    def statistics(self) -> StepStatistics | None:
+        """Steady-state figures, or None where there is no steady state."""
+        return step_statistics(self.record) if self.record.outcome is Outcome.OK else None
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Validity, with reasons."""
+        return judge(self.record, self.statistics)
+
+    @property
+    def point(self) -> Point:
+        """The record's point."""
+        return self.record.point
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that one table row or figure panel may compare: same model, machine and precision."""
+
+    model: str
+    checkpoint: str
+    hardware: str
+    cells: tuple[Cell, ...]
+
+    def select(self, **wanted: Any) -> list[Cell]:
+        """Cells whose point has these values; a callable value is a condition, a tuple lists choices."""
+        return [cell for cell in self.cells if _matches(cell.point, wanted)]
+
+    def values(self, name: str, **wanted: Any) -> list[Any]:
+        """Distinct values of a point's field, sorted."""
+        return sorted({getattr(cell.point, name) for cell in self.select(**wanted)})
+
+    @property
+    def window_arm(self) -> Arm:
+        """`ring` (the paper's Windowed-MTP), or `windowed` where no ring was measured."""
+        return "ring" if self.select(arm="ring") or not self.select(arm="windowed") else "windowed"
+
+    def operating_window(self, **wanted: Any) -> int | None:
+        """The window most cells of the window arm use: the paper's 4032 where it is among them."""
+        found = [c.point.window_tokens for c in self.select(arm=self.window_arm, **wanted)]
+        sizes = [w for w in found if w is not None]
+        if not sizes or 4032 in sizes:
+            return 4032 if sizes else None
+        return max(set(sizes), key=lambda w: (sizes.count(w), w))
+
+
+def _matches(point: Point, wanted: dict[str, Any]) -> bool:
+    for name, value in wanted.items():
+        actual = getattr(point, name)
+        if callable(value):
+            if not value(actual):
+                return False
+        elif isinstance(value, tuple):
+            if actual not in value:
+                return False
+        elif actual != value:
+            return False
+    return True
+
+
+class Study:
+    """All records of a result set."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.cells = tuple(Cell(record) for record in records)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """One group a (model, checkpoint, hardware), sorted; cells sorted by what defines their points."""
+        found: dict[tuple[str, str, str], list[Cell]] = {}
+        for cell in sorted(self.cells, key=_order):
+            p = cell.point
+            found.setdefault((p.model, p.checkpoint, p.hardware), []).append(cell)
+        return [Group(*key, tuple(cells)) for key, cells in sorted(found.items())]
+
+    @property
+    def where(self) -> str:
+        """`tiny on cpu` for each group: belongs above every table."""
+        return "; ".join(sorted({f"{g.model} on {g.hardware}" for g in self.groups})) or "no records"
+
+    def invalid(self) -> Iterator[Cell]:
+        """Cells that enter no average."""
+        yield from (cell for cell in self.cells if not cell.verdict.valid)
+
+
+def _order(cell: Cell) -> tuple[Any, ...]:
+    p = cell.point
+    return (p.task, p.context_tokens, p.arm, p.depth, p.window_tokens or 0, p.batch, p.tp, p.seed, p.repeat,
+            p.key)  # fmt: skip
+
+
+# -- what to pick from a cell -------------------------------------------------------------------------------
+
+
+def step_ms(cell: Cell) -> Estimate:
+    """T_iter."""
+    return cell.statistics.step_ms if cell.statistics else Estimate(NAN)
+
+
+def tpot_ms(cell: Cell) -> Estimate:
+    """T_iter / AL."""
+    return cell.statistics.tpot_ms if cell.statistics else Estimate(NAN)
+
+
+def accept_length(cell: Cell) -> Estimate:
+    """Mean AL over the steady lines."""
+    return cell.statistics.accept_length if cell.statistics else Estimate(NAN)
+
+
+_NEEDS_ACCEPTANCE = (tpot_ms, accept_length)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """An average over prompts and repeats, or why there is none. `flag` marks doubtful values."""
+
+    estimate: Estimate | None
+    note: str = ""
+    flag: str = ""
+
+
+def counted(cells: Sequence[Cell], pick: Pick) -> tuple[list[Cell], str]:
+    """Cells that may be averaged for this quantity, and a flag where only doubtful ones exist."""
+    valid = [cell for cell in cells if cell.verdict.valid and math.isfinite(pick(cell).value)]
+    if pick not in _NEEDS_ACCEPTANCE:
+        return valid, ""
+    good = [cell for cell in valid if cell.verdict.acceptance_valid]
+    return (good, "") if good or not valid else (valid, "output loops")
+
+
+def pooled(cells: Sequence[Cell], pick: Pick) -> Pooled:
+    """Mean over the cells that count."""
+    used, flag = counted(cells, pick)
+    if used:
+        return Pooled(mean_of([pick(cell) for cell in used]), flag=flag)
+    return Pooled(None, note=why_missing(cells))
+
+
+def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Pooled:
+    """Mean of over / under, paired by prompt and repeat so that the content cancels."""
+    top, flag_top = counted(over, pick)
+    low, flag_low = counted(under, pick)
+    pairs = {(c.point.seed, c.point.repeat): c for c in low}
+    ratios = [
+        pick(cell).ratio_to(pick(pairs[cell.point.seed, cell.point.repeat]))
+        for cell in top
+        if (cell.point.seed, cell.point.repeat) in pairs
+    ]
+    if not ratios:
+        return Pooled(None, note=why_missing([*over, *under]) if over and under else "not measured here")
+    return Pooled(mean_of(ratios), flag=flag_top or flag_low)
+
+
+def why_missing(cells: Sequence[Cell]) -> str:
+    """Why no cell of these counts: the first reason, in the words a table shows."""
+    if not cells:
+        return "not measured here"
+    labels = [cell.verdict.label.removeprefix("invalid:") for cell in cells if not cell.verdict.valid]
+    return labels[0].replace("_", " ") if labels else "no common prompt"
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean of independent estimates.
+
+    The interval is Student's t over 3 or more of them (between prompts or repeats); with fewer it is the
+    average of their own within-run intervals.
+    """
+    values = np.asarray([e.value for e in estimates], dtype=np.float64)
+    mean = float(values.mean())
+    if values.size >= 3:
+        half = t_quantile(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
+        return Estimate(mean, mean - half, mean + half, values.size)
+    low, high = (float(np.mean([getattr(e, end) for e in estimates])) for end in ("low", "high"))
+    return Estimate(mean, low, high, values.size)
+
+
+def t_quantile(degrees: int) -> float:
+    """Two-sided 95 % quantile of Student's t."""
+    from scipy import special  # noqa: PLC0415  (slow to import, only needed with repeats)
+
+    return float(special.stdtrit(degrees, 0.975))

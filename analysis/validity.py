@@ -1,0 +1,206 @@
+"""Is a record a measurement? A verdict with reasons, recomputed from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
+from analysis.outputs import screen_repetition
+from harness.points import SPECULATIVE_ARMS
+from harness.records import Outcome, Record
+
+Severity = Literal["invalid", "acceptance", "note"]
+
+MIN_VERIFY_STEPS = 20
+SHORT_DECODE_TOKENS = 32
+CLOCK_SPREAD = 0.10
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One finding.
+
+    `severity`: `invalid` = the record is no measurement and enters no average; `acceptance` = step times
+    stand but acceptance length and TPOT are inflated, so they are kept out of averages where other runs
+    exist and marked where not; `note` = shown only.
+    """
+
+    code: str
+    text: str
+    severity: Severity = "invalid"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings on one record."""
+
+    reasons: tuple[Reason, ...]
+
+    def _of(self, severity: Severity) -> list[Reason]:
+        return [reason for reason in self.reasons if reason.severity == severity]
+
+    @property
+    def valid(self) -> bool:
+        """The record may enter averages of step time."""
+        return not self._of("invalid")
+
+    @property
+    def acceptance_valid(self) -> bool:
+        """Acceptance length and TPOT may enter averages too."""
+        return self.valid and not self._of("acceptance")
+
+    @property
+    def label(self) -> str:
+        """`ok`, `invalid:code`, or `flagged:code`, by the first reason."""
+        for severity, word in (("invalid", "invalid"), ("acceptance", "flagged")):
+            found = self._of(severity)  # type: ignore[arg-type]
+            if found:
+                return f"{word}:{found[0].code}"
+        return "ok"
+
+    @property
+    def text(self) -> str:
+        """All reasons in one line, gravest first; empty when there is none."""
+        order = ("invalid", "acceptance", "note")
+        return "; ".join(r.text for r in sorted(self.reasons, key=lambda r: order.index(r.severity)))
+
+
+def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
+    """Check a record. `statistics` spares recomputing them where the caller has them."""
+    if record.outcome is not Outcome.OK:
+        return Verdict((Reason(record.outcome.value, record.reason or record.outcome.value),))
+    if statistics is None:
+        statistics = step_statistics(record)
+    checks = (
+        _prompt(record), _cache(record), _steps(record, statistics), _batch(record, statistics),
+        _retraction(record), _early_stop(record), _histograms(record), _dead_draft(record),
+        _loops(record), _agreement(record), _clocks(record), _log(record),
+    )  # fmt: skip
+    return Verdict(tuple(reason for check in checks for reason in check))
+
+
+def _prompt(record: Record) -> Iterator[Reason]:
+    # A foreign log holds no replies, hence no counted prompts.
+    if not record.requests and record.source == "measured":
+        yield Reason("no_reply", "no reply is stored")
+    for counted in sorted({r.prompt_tokens for r in record.requests} - {record.point.context_tokens}):
+        asked = record.point.context_tokens
+        yield Reason("prompt_length", f"the server counted {counted} prompt tokens, {asked} were asked for")
+
+
+def _cache(record: Record) -> Iterator[Reason]:
+    hits = max((r.cached_tokens or 0 for r in record.requests), default=0)
+    if hits:
+        share = hits / max(record.point.context_tokens, 1)
+        severity: Severity = "invalid" if share >= 0.01 else "note"
+        yield Reason("cache_hit", f"{hits} prompt tokens came from the prefix cache ({share:.1%})", severity)
+
+
+def _steps(record: Record, statistics: StepStatistics | None) -> Iterator[Reason]:
+    if statistics is None or statistics.steady_steps < MIN_LINES:
+        found = statistics.steady_steps if statistics else 0
+        yield Reason("few_steps", f"{found} steady decode steps of {len(record.decode_steps)}: too few")
+    verify = max((r.verify_steps or 0 for r in record.requests), default=0)
+    if record.point.batch == 1 and len(record.decode_steps) < 0.9 * verify:
+        lines = len(record.decode_steps)
+        yield Reason("log_gaps", f"the log holds {lines} of {verify} verify steps", "note")
+
+
+def _batch(record: Record, statistics: StepStatistics | None) -> Iterator[Reason]:
+    if statistics is not None and statistics.batch != record.point.batch:
+        reached, asked = statistics.batch, record.point.batch
+        yield Reason("batch_not_reached", f"{reached} requests ran together, {asked} were asked for")
+
+
+def _retraction(record: Record) -> Iterator[Reason]:
+    logged = record.log_summary.get("retracted_requests") or 0
+    told = sum(r.retractions or 0 for r in record.requests)
+    if logged or told:
+        yield Reason("retracted", f"{max(logged, told)} requests were retracted: their prefill ran again")
+
+
+def _early_stop(record: Record) -> Iterator[Reason]:
+    point = record.point
+    short = [r.completion_tokens for r in record.requests if r.completion_tokens < point.max_new_tokens]
+    if short and point.ignore_eos:
+        yield Reason("early_stop", f"{min(short)} tokens came back, {point.max_new_tokens} were asked for")
+    elif short and min(short) < SHORT_DECODE_TOKENS:
+        text = f"the answer is only {min(short)} tokens long: compare it with care"
+        yield Reason("short_decode", text, "note")
+    aborted = [r for r in record.requests if r.finish_reason == "abort"]
+    if aborted:
+        yield Reason("aborted", f"{len(aborted)} requests were aborted by the server")
+
+
+def _histograms(record: Record) -> Iterator[Reason]:
+    depth = record.point.depth
+    for request in record.requests:
+        counts, verify, correct = request.accept_histogram, request.verify_steps, request.correct_drafts
+        if counts is not None:
+            weighted = sum(n * c for n, c in enumerate(counts))
+            if min(counts, default=0) < 0 or any(counts[depth:]):
+                yield Reason("histogram_mismatch", "the accept histogram has impossible bins")
+            elif verify is not None and sum(counts) != verify:
+                yield Reason(
+                    "histogram_mismatch", f"the accept histogram holds {sum(counts)} of {verify} verify steps"
+                )
+            elif correct is not None and weighted != correct:
+                yield Reason(
+                    "histogram_mismatch", f"the accept histogram sums to {weighted}, not {correct} drafts"
+                )
+        if verify is not None and correct is not None:
+            beyond = 1 + verify + correct - request.completion_tokens
+            if not 0 <= beyond <= depth:
+                yield Reason(
+                    "token_count_mismatch", f"1 + verify + accepted drafts exceeds the completion by {beyond}"
+                )
+
+
+def _dead_draft(record: Record) -> Iterator[Reason]:
+    if record.point.arm not in SPECULATIVE_ARMS:
+        return
+    verify = sum(r.verify_steps or 0 for r in record.requests)
+    correct = [r.correct_drafts for r in record.requests if r.correct_drafts is not None]
+    lengths = [a for a in record.decode_steps.accept_length if a is not None]
+    dead = verify >= MIN_VERIFY_STEPS and correct and not sum(correct)
+    if not correct and len(lengths) >= MIN_VERIFY_STEPS:
+        dead = max(lengths) <= 1
+    if dead:
+        yield Reason("drafter_dead", "not one draft was accepted: the draft head has no trained weights")
+
+
+def _loops(record: Record) -> Iterator[Reason]:
+    loops = [v for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
+    if loops:
+        kinds = ", ".join(sorted({str(v) for v in loops}))
+        text = f"{len(loops)} of {len(record.requests)} outputs repeat themselves ({kinds}): AL is inflated"
+        yield Reason("looping", text, "acceptance")
+
+
+def _agreement(record: Record) -> Iterator[Reason]:
+    found = length_agreement(record)
+    if not found.agrees:
+        text = f"AL is {found.log:.2f} by the log, {found.histogram:.2f} by the histogram"
+        yield Reason("length_disagreement", f"{text}, {found.reply:.2f} by the reply", "note")
+
+
+def _clocks(record: Record) -> Iterator[Reason]:
+    clocks = np.asarray([c for c in record.samples.get("sm_clock_mhz", []) if c], dtype=np.float64)
+    if clocks.size >= 5:
+        low, high = np.quantile(clocks, [0.05, 0.95])
+        if (high - low) / np.median(clocks) > CLOCK_SPREAD:
+            text = f"the GPU's clock moved between {low:.0f} and {high:.0f} MHz"
+            yield Reason("unstable_clocks", text, "note")
+    throttled = {str(t) for t in record.samples.get("throttle_reasons", []) if t}
+    if throttled:
+        yield Reason("throttled", f"the GPU was slowed down: {', '.join(sorted(throttled))}", "note")
+
+
+def _log(record: Record) -> Iterator[Reason]:
+    torn = record.log_summary.get("unreadable") or 0
+    if torn:
+        yield Reason("unreadable_lines", f"{torn} scheduler lines could not be read", "note")
