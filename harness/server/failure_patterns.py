@@ -14,8 +14,8 @@ PREFIX = re.compile(
 
 MESSENGER = re.compile(
     r"Received sigquit from a child|SIGQUIT received|Triggering SIGQUIT"
-    r"|It usually means (?:the|one) child failed|scheduler died during initialization|Subprocess \S+ \(pid=\d+\) crashed"
-    r"|Initialization failed\. Please see the error messages above"
+    r"|It usually means (?:the|one) child failed|scheduler died during initialization"
+    r"|Subprocess \S+ \(pid=\d+\) crashed|Initialization failed\. Please see the error messages above"
 )
 """Lines that only pass on that some other process failed."""
 
