@@ -206,6 +206,7 @@ def preflight(
     speculative: bool,
     context_length: int | None = None,
     yarn_factor: float | None = None,
+    native_context_tokens: int | None = None,
 ) -> list[Problem]:
     """What would make a server start in vain, found without starting one; empty where nothing does.
 
@@ -213,6 +214,8 @@ def preflight(
         speculative: whether the arm drafts with the checkpoint's own MTP head.
         context_length: the server's context length in tokens.
         yarn_factor: as `Checkpoint.serving_path`.
+        native_context_tokens: what the checkpoint serves as it is; None takes it from its config. Models
+            without positional encoding serve more than their config says.
     """
     architecture = checkpoint.architecture
     problems = []
@@ -220,7 +223,7 @@ def preflight(
         problem = _mtp_problem(architecture, checkpoint.weights.tensors, checkpoint.source)
         if problem:
             problems.append(problem)
-    limit = architecture.context_tokens
+    limit = native_context_tokens or architecture.context_tokens
     if context_length is not None and limit is not None:
         served = int(limit * (yarn_factor or 1))
         if context_length > served:
@@ -241,7 +244,7 @@ def _mtp_problem(architecture: Architecture, tensors: frozenset[str], source: st
     if not present:
         if promised:
             text = (
-                f"{source} promises {promised} MTP layer(s) in config.json but its weights hold none (no "
+                f"{source} promises {promised} MTP layer(s) in config.json, but its weights hold none (no "
                 f"mtp.*, *nextn* or layer-{architecture.layers} tensors): drafts would come from an untrained "
                 "head and acceptance stay at 1.00; use a copy with MTP weights"
             )

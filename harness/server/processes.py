@@ -213,6 +213,18 @@ def find_orphans(mark: str, boot_ids: Iterable[str] | None = None) -> list[psuti
     return _alive(found)
 
 
+def left_behind(mark: str) -> list[psutil.Process]:
+    """Marked processes that no living guard looks after: what a killed guard left."""
+    return [process for process in find_orphans(mark) if not _is_guarded(process)]
+
+
+def _is_guarded(process: psutil.Process) -> bool:
+    try:
+        return any(str(_GUARD) in p.cmdline() for p in [process, *process.parents()])
+    except psutil.Error:
+        return False
+
+
 def _environment_value(process: psutil.Process, name: str) -> str | None:
     try:
         if process.uids().real != os.getuid():

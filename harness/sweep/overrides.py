@@ -202,7 +202,7 @@ def _text_keys(schema: type[Any], prefix: str = "") -> set[str]:
 
 
 def _check_text(key: str, text: str, values: Sequence[Any]) -> None:
-    """Refuse a number for a text field where Hydra's reading would change it: 1e6 -> 1000000.0, 26.10 -> 26.1."""
+    """Refuse a number where text is wanted and Hydra would change it: 1e6 -> 1000000.0, 26.10 -> 26.1."""
     if key not in _text_keys(RunConfig):
         return
     typed = text.partition("=")[2]
