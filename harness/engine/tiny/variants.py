@@ -56,6 +56,12 @@ def _nan(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConfig, T
     return config, {**tensors, "lm_head.weight": head}
 
 
+def _flat_mtp(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConfig, Tensors]:
+    # The norm's factor is one plus its weight: queries become zero, every score equal.
+    name = "mtp.layers.0.self_attn.q_norm.weight"
+    return config, {**tensors, name: torch.full_like(tensors[name], -1.0)}
+
+
 def _moe(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConfig, Tensors]:
     config = replace(config, num_experts=8)
     return config, _fresh(config, seed)
@@ -65,6 +71,7 @@ _CHANGES: dict[str, tuple[str, Callable[[TinyConfig, Tensors, int], tuple[TinyCo
     "float32": ("float32", _unchanged),
     "without_mtp": ("bfloat16", _without_mtp),
     "random_mtp": ("bfloat16", _random_mtp),
+    "flat_mtp": ("bfloat16", _flat_mtp),
     "nan": ("bfloat16", _nan),
     "moe": ("bfloat16", _moe),
     "moe_float32": ("float32", _moe),
@@ -74,6 +81,7 @@ VARIANTS = {
     "float32": "the same numbers stored as float32",
     "without_mtp": "no draft weights, while config.json still announces a draft layer",
     "random_mtp": "an untrained draft layer",
+    "flat_mtp": "a draft layer that attends evenly, so that the weight outside a window is known",
     "nan": "NaN in the output head",
     "moe": "a mixture of 8 experts with random weights",
     "moe_float32": "`moe` stored as float32",
