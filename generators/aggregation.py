@@ -72,7 +72,7 @@ def common_words(
         fixed.update(common_repeats=common, uncommon_repeats=uncommon)
         listed = [word for word in gold for _ in range(common)]
         _fill_list(run, listed, need, _supply(context.stream, others), uncommon, room)
-        return run.finish(context.stream.child("order", attempt).shuffled(listed), aim)
+        return run.finish(context.stream.child("order").shuffled(listed), aim)
 
     draft = context.exact(plan)
     return Built(draft, sorted(gold), {"question": ask.strip(), "unique": "counts", **fixed})
@@ -123,7 +123,7 @@ def frequent_words(
         counts[0] += (room - used) // int(table.count[0])
         details.update(total_words=int(counts.sum()), vocabulary=len(counts) - 1)
         units = np.repeat(np.arange(len(counts)), counts)
-        picks = units[context.stream.child("order", attempt).permutation(len(units))]
+        picks = units[context.stream.child("order").permutation(len(units))]
         return run.finish_units(table, picks, aim)
 
     draft = context.exact(plan)

@@ -21,24 +21,16 @@ from generators.tokenizer import Ids, Tokenizer, same_ids
 from harness.errors import InputError
 
 _POOL = 384
-_FRAGMENTS = (
-    " Then it rained.",
-    " It was late.",
-    " They left.",
-    " Well then.",
-    " Yes.",
-    " So.",
-    " and so on",
-    " and then",
-    " indeed",
-    " then",
-    " now",
-    " so",
-    " a",
-    " ...",
-    " .",
+# Where too little room is left for a sentence: the beginning of this one, and what may end it.
+_SHORT_WORDS = ["so", "it", "was", "and", "then", "they", "were", "on", "and", "on", "as", "ever"]
+_SHORT_ENDS = ("", ".", " a", " I", " .", " ..")
+_FRAGMENTS = tuple(
+    "".join(f" {word}" for word in _SHORT_WORDS[:length]) + end
+    for length in range(len(_SHORT_WORDS) + 1)
+    for end in _SHORT_ENDS
+    if (length or end.startswith(" "))
 )
-_MAX_ROUNDS = 24
+_MAX_ROUNDS = 64
 
 
 @dataclass(frozen=True)
@@ -173,12 +165,14 @@ def haystack(
     filler: Filler,
     target_tokens: int,
     stream: Stream,
+    attempt: int = 0,
     depth_percent: float | None = None,
 ) -> Draft:
     """A prompt of `target_tokens` tokens with needles in order at random places of the filler.
 
     Args:
         needles: (sentence with its leading space, key, value), in the order in which they appear.
+        attempt: another number ends the filler otherwise.
         depth_percent: place of all needles, 0 at the start and 100 at the end; random if None.
 
     Raises:
@@ -194,7 +188,7 @@ def haystack(
     if target_tokens < needed:
         raise impossible(target_tokens, needed, f"instructions, {len(needles)} needles and question")
     room = target_tokens - fixed
-    closer = Closer(tokenizer, near, stream.child("close"))
+    closer = Closer(tokenizer, near, stream.child("close", attempt))
     block = filler.take(room - closer.reserve_tokens)
     count = len(block.counts)
     slots = _slots(count, len(needles), stream.child("slots"), depth_percent)
@@ -235,6 +229,11 @@ def _slots(count: int, needles: int, stream: Stream, depth_percent: float | None
     places = max(count, 1)
     if depth_percent is not None:
         return [min(int(count * depth_percent / 100), places - 1)] * needles
+    # Shares of the text, so that its needles stay about where they are when it grows by a sentence.
+    shares = stream.words(4 * needles) >> np.uint64(32)
+    drawn = dict.fromkeys(int(share) * places >> 32 for share in shares)
+    if len(drawn) >= needles:
+        return sorted(list(drawn)[:needles])
     if needles <= places:
         return sorted(stream.distinct(places, needles))
     return sorted(int(i) for i in stream.below(places, needles))
@@ -265,7 +264,7 @@ def exact(
     Args:
         plan: (aim in tokens, round) -> draft; a later round may choose other filler.
         check: tokenise the finished prompt as a whole. Without it the sum of the pieces is trusted, and a
-            tokenizer that was seen to merge pieces is refused.
+            tokenizer that does not add up on a sample is refused.
 
     Raises:
         InputError: the plan cannot be met.
@@ -274,7 +273,7 @@ def exact(
     for attempt in range(_MAX_ROUNDS):
         draft = plan(aim, attempt)
         if not check:
-            if not tokenizer.additive:
+            if not (tokenizer.additive and tokenizer.cached("adds up", lambda: _adds_up(tokenizer))):
                 raise InputError("This tokenizer merges text across pieces: build with check=True.")
             return draft
         ids = tokenizer.encode(draft.content)
@@ -287,6 +286,13 @@ def exact(
         f"No text of exactly {target_tokens:,} tokens was found in {_MAX_ROUNDS} rounds with this tokenizer;"
         f" the nearest try had {len(ids):,}. Ask for a few tokens more."
     )
+
+
+def _adds_up(tokenizer: Tokenizer) -> bool:
+    """Whether the tokens of a sample text are those of its pieces."""
+    pieces = [f" {word}" for sentence in sentences(Stream("sample"), 256) for word in sentence.split()]
+    whole = tokenizer.piece_ids(["".join(pieces)])[0]
+    return same_ids(np.concatenate(tokenizer.piece_ids(pieces)), whole)
 
 
 def _relocate(tokenizer: Tokenizer, draft: Draft) -> Draft:

@@ -95,7 +95,7 @@ def _build(
     ask = fill(WORLD_ASK, {"question": story.question})
 
     def plan(aim: int, attempt: int) -> Draft:
-        stream = context.stream.child("plan", attempt)
+        stream = context.stream.child("plan")
         filler: Filler = Prose(context.tokenizer, stream)
         if files:
             filler = UserText(
@@ -109,6 +109,7 @@ def _build(
             filler=filler,
             target_tokens=aim,
             stream=stream,
+            attempt=attempt,
         )
 
     details = {"question": story.question, "world": kind, "unique": "facts"}

@@ -15,6 +15,7 @@ from generators.rng import Stream
 from generators.tokenizer import Ids, Tokenizer
 
 _BATCH = 2048
+_FIRST_BATCH, _LARGEST_BATCH = 64, 8192
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,11 @@ class Prose:
         chunks: list[NDArray[np.int64]] = []
         lengths: list[NDArray[np.int64]] = []
         tokens = 0
+        size = _FIRST_BATCH
         while tokens < room_tokens:
-            # A sentence has at least one token for each of its 4 or more units.
-            picks, length = draw_sentences(self._stream, min(max((room_tokens - tokens) // 4, 16), 16384))
+            # Batches do not depend on the room, so that a longer text begins like a shorter one.
+            picks, length = draw_sentences(self._stream, size)
+            size = min(2 * size, _LARGEST_BATCH)
             chunks.append(picks)
             lengths.append(length)
             tokens += int(table.count[picks].sum())

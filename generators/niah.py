@@ -140,7 +140,7 @@ def _build(
     distractors = Pattern(context.tokenizer, pattern, rows)
 
     def plan(aim: int, attempt: int) -> Draft:
-        stream = context.stream.child("plan", attempt)
+        stream = context.stream.child("plan")
         filler: Filler = Prose(context.tokenizer, stream)
         if haystack_kind == "needles":
             filler = distractors
@@ -154,6 +154,7 @@ def _build(
             filler=filler,
             target_tokens=aim,
             stream=stream,
+            attempt=attempt,
             depth_percent=depth_percent,
         )
 

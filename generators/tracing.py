@@ -40,7 +40,7 @@ def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
     words = {"value": values[0], "count": hops + 1}
 
     def plan(aim: int, attempt: int) -> Draft:
-        stream = context.stream.child("plan", attempt)
+        stream = context.stream.child("plan")
         return haystack(
             context.tokenizer,
             head=VT_HEAD,
@@ -49,6 +49,7 @@ def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
             filler=Prose(context.tokenizer, stream),
             target_tokens=aim,
             stream=stream,
+            attempt=attempt,
         )
 
     question = fill(VT_ASK, words).strip()

@@ -1,0 +1,2 @@
+def epsilon_limit():
+    return 1e-9
