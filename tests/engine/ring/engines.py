@@ -25,10 +25,15 @@ TINY = Path(
 
 @dataclass(frozen=True)
 class Round:
-    """Requests that are in flight together: prompts (token ids) and how many tokens each generates."""
+    """Requests that are in flight together: prompts (token ids) and how many tokens each generates.
+
+    Those in `aborted` (indices) are aborted after `abort_after_s` seconds.
+    """
 
     prompts: list[list[int]]
     new_tokens: list[int]
+    aborted: tuple[int, ...] = ()
+    abort_after_s: float = 0.2
 
 
 @dataclass
