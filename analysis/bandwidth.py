@@ -1,7 +1,7 @@
 """How far the measured draft is from the least time its KV reads can take.
 
-floor = bytes/token x S x gamma / memory bandwidth: every draft forward reads the draft's KV of the whole context
-once (native) or of sink + window (windowed).
+floor = bytes/token x S x gamma / memory bandwidth: every draft forward reads the draft's KV once, of the
+whole context (native) or of sink + window (windowed).
 """
 
 from __future__ import annotations

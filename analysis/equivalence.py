@@ -50,7 +50,7 @@ def arm_pairs(group: Group) -> list[ArmPair]:
 
 
 def _rank(key: tuple[str, int, str, str]) -> tuple[str, int, int, int]:
-    return key[0], key[1], ARMS.index(key[2]), ARMS.index(key[3])  # type: ignore[arg-type]
+    return key[0], key[1], ARMS.index(key[2]), ARMS.index(key[3])
 
 
 def _pair(key: tuple[str, int, str, str], pairs: list[tuple[Cell, Cell]]) -> ArmPair:

@@ -50,13 +50,9 @@ class DecisionProbe(_Extra):
 
     steps: int = Field(ge=1)
     agreeing_steps: int = Field(ge=0, description="steps whose top-1 proposal is the same")
-    margin_mean: float | None = Field(
-        default=None, description="top-1 minus top-2 of the full read, all steps"
-    )
+    margin_mean: float | None = Field(default=None, description="top-1 minus top-2, full read, all steps")
     margin_at_flip: float | None = Field(default=None, description="the same over steps that disagree")
-    router_jaccard: float | None = Field(
-        default=None, description="overlap of experts chosen; MoE heads only"
-    )
+    router_jaccard: float | None = Field(default=None, description="overlap of chosen experts, MoE heads")
 
 
 class AttentionMass(_Extra):

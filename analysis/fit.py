@@ -1,7 +1,7 @@
 """The latency model T_iter(gamma) = gamma t_fwd + c, and the one-time step inside it.
 
 Source: equations 1 and 2 and appendix B of the paper; c = t_verify + t_ctx. The verify kernel may take a
-one-time step at some gamma (a tiling boundary); it is detected, and the line is fitted on the regime after it.
+one-time step at some gamma (a tiling boundary); it is detected, and the line is fitted after it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def fit_after_step(gammas: Sequence[int], step_ms: Sequence[float], step: TimeSt
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What windowing saves a step at one gamma: the slope's part, the intercept's part, and what was measured.
+    """What windowing saves a step at one gamma: the parts of slope and intercept, and what was measured.
 
     delta = gamma (t_fwd native - t_fwd windowed) + (c native - c windowed), equation 2 of the paper.
     """

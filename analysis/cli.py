@@ -1,0 +1,219 @@
+"""The command line of `python -m analysis`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import HarnessError
+
+FORMATS = ("terminal", "markdown", "csv", "latex")
+ENDINGS = {"terminal": "txt", "markdown": "md", "csv": "csv", "latex": "tex"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status (2: usage or data error)."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except HarnessError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nothing is wrong here.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=run)
+        return sub
+
+    def with_results(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument(
+            "--results", type=Path, help="folder of records (default: results/, else results/reference)"
+        )
+        return sub
+
+    table = with_results(add("table", _table, "print one table beside the paper's values"))
+    table.add_argument("name", help="1 to 13, memory, kv_dtype, lossless, spread, bandwidth or pareto")
+    table.add_argument("--format", choices=FORMATS, default="terminal")
+    table.add_argument("--bandwidth", type=float, help="GB/s of memory, for the bandwidth table")
+
+    tables = with_results(add("tables", _tables, "write every table in every format"))
+    tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")
+
+    figure = with_results(add("figure", _figure, "draw one figure as PNG, SVG and PDF"))
+    figure.add_argument("name", help="2 to 5, fit, dose, decomposition, memory or context")
+    figure.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
+
+    figures = with_results(add("figures", _figures, "draw every figure"))
+    figures.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
+
+    report = with_results(add("report", _report, "write one self-contained HTML file"))
+    report.add_argument("--out", type=Path, help="file (default: <results>/report.html)")
+
+    compare = add("compare", _compare, "compare two result sets, or two arms of one, paired by point")
+    compare.add_argument("a", help="a results folder, or an arm of --results")
+    compare.add_argument("b", help="another results folder, or an arm of --results")
+    with_results(compare)
+    compare.add_argument("--metric", choices=("step_ms", "tpot_ms", "accept_length"), default="tpot_ms")
+    compare.add_argument(
+        "--threshold", type=float, default=5.0, help="percent worse that fails (exit status 1), default 5"
+    )
+
+    export = with_results(add("export", _export, "write points and decode steps as Parquet and CSV"))
+    export.add_argument("--out", type=Path, help="folder (default: <results>/export)")
+
+    foreign = add("import-log", _import_log, "make records of a scheduler log this program did not write")
+    foreign.add_argument("log", type=Path)
+    foreign.add_argument("--results", type=Path, required=True, help="folder the records go to")
+    foreign.add_argument("--model", required=True)
+    foreign.add_argument("--hardware", required=True)
+    foreign.add_argument("--arm", choices=("dense", "native", "windowed", "ring"), required=True)
+    foreign.add_argument("--depth", type=int, default=7, help="d, ignored for --arm dense")
+    foreign.add_argument("--window", type=int, default=4032)
+    foreign.add_argument("--sink", type=int, default=64)
+    foreign.add_argument("--context", type=int, required=True, help="prompt tokens")
+    foreign.add_argument("--task", default="imported")
+    foreign.add_argument("--batch", type=int, default=1, help="where the log's marks do not say it")
+    foreign.add_argument("--tp", type=int, default=1)
+    foreign.add_argument("--from", dest="begin", help="first time stamp, 2026-11-30 02:28:54")
+    foreign.add_argument("--to", dest="end", help="last time stamp")
+
+    check = with_results(add("check", _check, "the verdict on every record; exit status 1 if one is invalid"))
+    check.add_argument("--all", action="store_true", help="list valid records too")
+    return parser
+
+
+# Each command imports what it needs: `--help` and `compare` must not wait for matplotlib.
+
+
+def _table(options: argparse.Namespace) -> int:
+    from analysis import load  # noqa: PLC0415
+    from analysis.study import Study  # noqa: PLC0415
+    from analysis.tables import build, render  # noqa: PLC0415
+    from analysis.tables.probes import bandwidth  # noqa: PLC0415
+
+    study = Study(load.load(load.results_dir(options.results)))
+    wide = options.bandwidth if options.name == "bandwidth" else None
+    table = bandwidth(study, wide) if wide else build(options.name, study)
+    if options.format == "terminal":
+        from rich.console import Console  # noqa: PLC0415
+
+        console = Console()
+        # Piped output must not be folded to 80 columns.
+        if not console.is_terminal:
+            console = Console(width=200)
+        console.print(render.terminal(table))
+    else:
+        sys.stdout.write(render.render(table, options.format))
+    return 0
+
+
+def _tables(options: argparse.Namespace) -> int:
+    from analysis import load  # noqa: PLC0415
+    from analysis.files import write_text  # noqa: PLC0415
+    from analysis.study import Study  # noqa: PLC0415
+    from analysis.tables import TABLES, build, render  # noqa: PLC0415
+
+    folder = load.results_dir(options.results)
+    out: Path = options.out or folder / "tables"
+    study = Study(load.load(folder))
+    for name in TABLES:
+        table = build(name, study)
+        for kind in FORMATS:
+            write_text(out / f"{table.name}.{ENDINGS[kind]}", render.render(table, kind))
+    sys.stdout.write(f"{len(TABLES)} tables in {len(FORMATS)} formats: {out}\n")
+    return 0
+
+
+def _figure(options: argparse.Namespace) -> int:
+    return _draw(options, [options.name])
+
+
+def _figures(options: argparse.Namespace) -> int:
+    from analysis.figures import FIGURES  # noqa: PLC0415
+
+    return _draw(options, list(FIGURES))
+
+
+def _draw(options: argparse.Namespace, names: list[str]) -> int:
+    from analysis import figures, load  # noqa: PLC0415
+    from analysis.study import Study  # noqa: PLC0415
+
+    folder = load.results_dir(options.results)
+    out: Path = options.out or folder / "figures"
+    study = Study(load.load(folder))
+    for name in names:
+        drawn = figures.draw(name, study, out)
+        sys.stdout.write(f"{drawn.note or drawn.stem}\n")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from analysis import load  # noqa: PLC0415
+    from analysis.report import write_report  # noqa: PLC0415
+
+    folder = load.results_dir(options.results)
+    path: Path = options.out or folder / "report.html"
+    write_report(load.load(folder), path, folder)
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from analysis import compare, load  # noqa: PLC0415
+    from harness.points import ARMS  # noqa: PLC0415
+
+    if options.a in ARMS and options.b in ARMS:
+        records = load.load(load.results_dir(options.results))
+        found = compare.compare_arms(records, options.a, options.b, options.metric)
+    else:
+        sets = [load.load(load.results_dir(Path(name))) for name in (options.a, options.b)]
+        found = compare.compare_sets(sets[0], sets[1], options.metric)
+    sys.stdout.write(compare.render(found, options.a, options.b, options.threshold))
+    return compare.exit_status(found, options.threshold)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from analysis import export, load  # noqa: PLC0415
+
+    folder = load.results_dir(options.results)
+    for path in export.write(load.load(folder), options.out or folder / "export"):
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _import_log(options: argparse.Namespace) -> int:
+    from analysis import foreign  # noqa: PLC0415
+
+    for path in foreign.import_log(options):
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from analysis import load  # noqa: PLC0415
+    from analysis.study import Study  # noqa: PLC0415
+
+    study = Study(load.load(load.results_dir(options.results)))
+    bad = 0
+    for cell in study.cells:
+        verdict = cell.verdict
+        bad += not verdict.valid
+        if options.all or verdict.reasons:
+            sys.stdout.write(
+                f"{cell.point.key} {verdict.label}: {cell.point.label}: {verdict.text or 'ok'}\n"
+            )
+    sys.stdout.write(f"{len(study.cells) - bad} of {len(study.cells)} records are valid\n")
+    return 1 if bad else 0

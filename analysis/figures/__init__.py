@@ -1,0 +1,60 @@
+"""The paper's figures 2 to 5 and five more, from records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from analysis.figures.base import Drawn
+    from analysis.study import Study
+
+# name -> (file name, what it needs, said where it is missing)
+FIGURES: dict[str, tuple[str, str]] = {
+    "2": ("figure_2", "replies with accept histograms"),
+    "3": ("figure_3", "native and ring on the same context"),
+    "4": ("figure_4", "two batch sizes at TP1"),
+    "5": ("figure_5", "two batch sizes at TP2"),
+    "fit": ("latency_fit", "two depths of an arm"),
+    "dose": ("dose_response", "two windows"),
+    "decomposition": ("decomposition", "traced records"),
+    "memory": ("draft_kv_share", "pools larger than the log's rounding"),
+    "context": ("acceptance_by_context", "speculative arms"),
+}
+
+
+def make(name: str, study: Study) -> Figure | None:
+    """Draw one figure without saving it; None where the records lack what it needs.
+
+    Raises:
+        ConfigError: no such figure.
+    """
+    from analysis.figures import base, more, paper  # noqa: PLC0415  (matplotlib)
+
+    short = name.removeprefix("figure_").removeprefix("figure-")
+    makers: dict[str, Callable[[Study], Figure | None]] = {
+        "2": paper.figure_2, "3": paper.figure_3, "4": paper.figure_4, "5": paper.figure_5,
+        "fit": more.latency_fit, "dose": more.dose_response, "decomposition": more.decomposition,
+        "memory": more.memory_share, "context": more.acceptance_by_context,
+    }  # fmt: skip
+    if short not in makers:
+        raise ConfigError(f"there is no figure {name!r}: choose one of {', '.join(FIGURES)}")
+    with base.styled():
+        return makers[short](study)
+
+
+def draw(name: str, study: Study, folder: Path) -> Drawn:
+    """Draw and save one figure; a note says why where there is nothing to draw."""
+    from analysis.figures import base  # noqa: PLC0415
+
+    figure = make(name, study)
+    stem, needs = FIGURES[name.removeprefix("figure_").removeprefix("figure-")]
+    if figure is None:
+        return base.Drawn(stem, note=f"{stem}: nothing to draw, it needs {needs}")
+    with base.styled():
+        return base.save(figure, stem, folder)

@@ -1,0 +1,185 @@
+"""Figures beyond the paper's: latency fit, window dose, phases, draft-KV share, acceptance by context."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.estimators import Estimate
+from analysis.extras import Phases, read_extra
+from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
+from analysis.study import Pick, Study, accept_length, pooled, tpot_ms
+from analysis.tables.base import ANY, Site, contexts, main_depth, main_task, sites
+from analysis.tables.depth import ArmFit, fits
+from analysis.tables.memory import draft_share
+
+
+def _measured(study: Study) -> list[Site]:
+    return [site for site in sites(study) if site.group is not None]
+
+
+def latency_fit(study: Study) -> Figure | None:
+    """Step time by gamma with both fits, residuals below; one column a model, its best-covered case."""
+    shown = [(site, *found[0]) for site in _measured(study) if (found := fits(site))]
+    if not shown:
+        return None
+    figure = Figure(figsize=(max(4.8, 3.3 * len(shown)), 4.4))
+    grid = figure.add_gridspec(2, len(shown), height_ratios=(3, 1))
+    for column, (site, task, context, native, ring) in enumerate(shown):
+        top, low = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
+        for arm in (native, ring):
+            _fit_lines(top, low, arm)
+        top.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+        top.legend()
+        low.axhline(0, color="#888888", linewidth=0.8)
+        low.set_xlabel("draft forwards gamma")
+        if column == 0:
+            top.set_ylabel("step (ms)")
+            low.set_ylabel("residual (ms)")
+        low.set_xlim(top.get_xlim())
+    return figure
+
+
+def _fit_lines(top: Axes, low: Axes, arm: ArmFit) -> None:
+    style = ARM_STYLE[arm.arm]
+    top.plot(arm.gammas, arm.step_ms, marker=style["marker"], color=style["color"], linestyle="none")
+    if arm.fit is None:
+        return
+    ends = np.array([min(arm.fit.gammas), max(arm.fit.gammas)], dtype=float)
+    text = f"{arm.arm}: {arm.fit.slope_ms.value:.3f} gamma + {arm.fit.intercept_ms.value:.2f}"
+    top.plot(
+        ends, [arm.fit.at(g) for g in ends], color=style["color"], linestyle=style["linestyle"], label=text
+    )
+    if arm.step is not None:
+        top.axvline(arm.step.gamma - 0.5, color="#aaaaaa", linestyle=":", linewidth=1)
+    low.plot(
+        arm.fit.gammas, arm.fit.residuals_ms, marker=style["marker"], color=style["color"], linestyle="none"
+    )
+
+
+def dose_response(study: Study) -> Figure | None:
+    """Acceptance length and TPOT by window, the native draft as a band across."""
+    shown = []
+    for site in _measured(study):
+        task, depth = main_task(site), main_depth(site)
+        for context in contexts(site, task=task):
+            where = {"task": task, "context_tokens": context, "depth": depth}
+            windows = site.values("window_tokens", arm=site.window_arm, batch=1, **where)
+            if len(windows) > 1:
+                shown.append((site, task, context, windows, where))
+    if not shown:
+        return None
+    figure, axes = panels(2 * len(shown), columns=2)
+    picks: tuple[tuple[str, Pick], ...] = (("acceptance length", accept_length), ("TPOT (ms)", tpot_ms))
+    for i, (site, task, context, windows, where) in enumerate(shown):
+        for axis, (label, pick) in zip(axes[2 * i : 2 * i + 2], picks, strict=True):
+            found = [
+                (w, e)
+                for w in windows
+                if (e := pooled(site.cells(site.window_arm, window_tokens=w, **where), pick).estimate)
+            ]
+            line(axis, site.window_arm, [w for w, _ in found], [e for _, e in found])
+            native = pooled(site.cells("native", **where), pick).estimate
+            if native is not None:
+                axis.axhline(native.value, color=ARM_STYLE["native"]["color"], label="native")
+                if native.low == native.low:
+                    axis.axhspan(native.low, native.high, color=ARM_STYLE["native"]["color"], alpha=0.12)
+            axis.set_xscale("log", base=2)
+            axis.set_xticks([w for w, _ in found], [short(w) for w, _ in found])
+            axis.minorticks_off()
+            axis.set(xlabel="window W (tokens)", ylabel=label)
+            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+            axis.legend()
+    return figure
+
+
+_PHASES = (
+    ("verify_base_ms", "verify", "#999999", ""),
+    ("verify_overhead_ms", "overhead", "#F0E442", "//"),
+    ("draft_ms", "draft", "#0072B2", ".."),
+)
+
+
+def decomposition(study: Study) -> Figure | None:
+    """Stacked phases of one iteration, native beside the window arm; needs traced records."""
+    columns: list[tuple[str, Phases]] = []
+    for site in _measured(study):
+        for arm in ("native", site.window_arm):
+            for cell in site.cells(arm, probe=ANY, draft_backend=ANY, prune_draft_prefill=ANY):
+                phases = read_extra(cell.record, "phases", Phases)
+                if phases is not None:
+                    p = cell.point
+                    columns.append((f"{site.model}\n{arm}\nd={p.depth} {short(p.context_tokens)}", phases))
+    if not columns:
+        return None
+    figure, (axis,) = panels(1, height=3.2, width=max(4.6, 0.9 * len(columns)))
+    base = np.zeros(len(columns))
+    for name, label, color, hatch in _PHASES:
+        heights = np.array([getattr(phases, name) for _, phases in columns])
+        axis.bar(range(len(columns)), heights, bottom=base, label=label, color=color, hatch=hatch,
+                 edgecolor="white", width=0.65)  # fmt: skip
+        base += heights
+    axis.set_xticks(range(len(columns)), [title for title, _ in columns], fontsize=6.5)
+    axis.set(ylabel="one decode iteration (ms)", title="Where an iteration's time goes (traced)")
+    axis.grid(visible=False, axis="x")
+    axis.set_ylim(top=1.18 * float(base.max()))
+    axis.legend(ncols=3, loc="upper center")
+    return figure
+
+
+def memory_share(study: Study) -> Figure | None:
+    """The draft's share of the KV memory by model and arm, from the pools as allocated."""
+    found: dict[tuple[str, str], Estimate] = {}
+    for site in _measured(study):
+        for cell in site.group.cells if site.group else ():
+            share = draft_share(cell).estimate
+            if share is not None:
+                found.setdefault((f"{site.model} on {site.hardware}", cell.point.arm), share)
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for name, _ in found))
+    arms = [arm for arm in ("native", "windowed", "ring") if any((n, arm) in found for n in names)]
+    figure, (axis,) = panels(1, width=max(4.6, 1.6 * len(names)))
+    width = 0.8 / len(arms)
+    hatches = {"native": "", "windowed": "//", "ring": ".."}
+    for i, arm in enumerate(arms):
+        x = [j + (i - (len(arms) - 1) / 2) * width for j, n in enumerate(names) if (n, arm) in found]
+        values = [found[n, arm] for n in names if (n, arm) in found]
+        drawn = axis.bar(x, [v.value for v in values], width * 0.92, yerr=bars(values), label=arm,
+                         color=ARM_STYLE[arm]["color"], hatch=hatches[arm], edgecolor="white")  # fmt: skip
+        axis.bar_label(drawn, [f"{v.value:.3g} %" for v in values], fontsize=6.5, padding=2)
+    axis.set_xticks(range(len(names)), names)
+    axis.set(ylabel="draft share of KV memory (%)", title="KV memory that the draft holds")
+    axis.grid(visible=False, axis="x")
+    axis.set_ylim(top=1.15 * max(v.value for v in found.values()))
+    axis.legend()
+    return figure
+
+
+def acceptance_by_context(study: Study) -> Figure | None:
+    """Acceptance length against context for every speculative arm."""
+    shown = []
+    for site in _measured(study):
+        task, depth = main_task(site), main_depth(site)
+        lines: dict[str, list[tuple[int, Estimate]]] = {}
+        for arm in ("native", "windowed", "ring"):
+            for context in contexts(site, task=task, arm=arm):
+                where = {"task": task, "context_tokens": context, "depth": depth}
+                estimate = pooled(site.cells(arm, **where), accept_length).estimate
+                if estimate is not None:
+                    lines.setdefault(arm, []).append((context, estimate))
+        if lines:
+            shown.append((site, task, depth, lines))
+    if not shown:
+        return None
+    figure, axes = panels(len(shown))
+    for axis, (site, task, depth, lines) in zip(axes, shown, strict=True):
+        for arm, found in lines.items():
+            line(axis, arm, [c for c, _ in found], [e for _, e in found])
+        tokens(axis, sorted({c for found in lines.values() for c, _ in found}))
+        axis.set_title(f"{site.model} on {site.hardware}\n{task}, d = {depth}")
+        axis.set_ylim(bottom=1)
+        axis.legend()
+    axes[0].set_ylabel("acceptance length")
+    return figure

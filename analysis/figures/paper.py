@@ -1,0 +1,138 @@
+"""Figures 2 to 5 of the paper."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.estimators import Estimate
+from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
+from analysis.paper import MODELS, claim
+from analysis.study import Study, pooled_ratio, step_ms
+from analysis.tables.acceptance import positions
+from analysis.tables.base import Site, contexts, main_depth, main_task, sites
+from analysis.tables.pareto import RatePoint
+from analysis.tables.pareto import panels as rate_panels
+
+
+def _measured(study: Study) -> list[Site]:
+    return [site for site in sites(study) if site.group is not None]
+
+
+def figure_2(study: Study) -> Figure | None:
+    """alpha_j by draft position, native against the window arm, one panel a model at its longest context."""
+    shown = []
+    for site in _measured(study):
+        task, depth = main_task(site), main_depth(site)
+        for context in contexts(site, task=task, arm=lambda a: a != "dense")[-1:]:
+            rows = {
+                arm: positions(site.cells(arm, task=task, context_tokens=context, depth=depth))[0]
+                for arm in ("native", site.window_arm)
+            }
+            if any(rows.values()):
+                shown.append((site, task, context, depth, rows))
+    if not shown:
+        return None
+    figure, axes = panels(len(shown))
+    for axis, (site, task, context, depth, rows) in zip(axes, shown, strict=True):
+        for shift, (arm, found) in enumerate(rows.items()):
+            known = [r for r in found if r.alpha is not None and r.low is not None and r.high is not None]
+            estimates = [Estimate(r.alpha or 0.0, r.low or 0.0, r.high or 0.0) for r in known]
+            line(axis, arm, [r.position + 0.1 * (shift - 0.5) for r in known], estimates)
+        axis.set(xlabel="draft position j", ylim=(0, 1.03), xticks=range(1, depth))
+        axis.set_title(f"{site.model} on {site.hardware}, S = {short(context)}\n{task}, d = {depth}")
+        axis.legend(loc="lower left")
+    axes[0].set_ylabel("conditional acceptance\n(95 % Wilson over steps)")
+    return figure
+
+
+_PAPER_MARKERS = ("v", "P", "X")
+
+
+def figure_3(study: Study) -> Figure | None:
+    """step native / step window - 1 against context; the paper's two contexts as open markers."""
+    figure, (axis,) = panels(1, height=3.2)
+    used: set[int] = set()
+    drawn = False
+    looks = (("#0072B2", "D", "-"), ("#D55E00", "o", "--"), ("#009E73", "^", "-."), ("#CC79A7", "s", ":"))
+    for (color, marker, style), site in zip(looks, _measured(study), strict=False):
+        task, depth = main_task(site), main_depth(site)
+        x: list[int] = []
+        found: list[Estimate] = []
+        for context in contexts(site, task=task):
+            where = {"task": task, "context_tokens": context, "depth": depth}
+            ratio = pooled_ratio(
+                site.cells("native", **where), site.cells(site.window_arm, **where), step_ms
+            ).estimate
+            if ratio is not None:
+                x.append(context)
+                found.append(Estimate(100 * (ratio.value - 1), 100 * (ratio.low - 1), 100 * (ratio.high - 1)))
+        if x:
+            drawn = True
+            used |= set(x)
+            axis.errorbar(
+                x, [e.value for e in found], yerr=bars(found), color=color, marker=marker, linestyle=style,
+                label=f"{site.model} on {site.hardware}, d = {depth}",
+            )  # fmt: skip
+    if not drawn:
+        return None
+    for marker, (name, title) in zip(_PAPER_MARKERS, MODELS.items(), strict=True):
+        ends = [
+            claim("figure_3", name, "niah_multiquery_enum", "windowed_over_native", f"step_speedup_{end}")
+            for end in ("261k", "1m")
+        ]
+        y = [said.low for said in ends if said is not None]
+        if len(y) == 2:
+            axis.plot([261_000, 1_040_000], y, marker=marker, linestyle="none", markerfacecolor="none",
+                      color="#888888", label=f"paper: {title}")  # fmt: skip
+            used |= {261_000, 1_040_000}
+    tokens(axis, sorted(used))
+    axis.axhline(0, color="#888888", linewidth=0.8)
+    axis.set_ylabel("step native / ring - 1 (%)")
+    axis.set_title("The saving of a step against context")
+    axis.legend(fontsize=6.5)
+    return figure
+
+
+def figure_4(study: Study) -> Figure | None:
+    """Throughput against latency on one GPU: one panel a model and input."""
+    return _frontiers(study, tp=1)
+
+
+def figure_5(study: Study) -> Figure | None:
+    """The same over two GPUs."""
+    return _frontiers(study, tp=2)
+
+
+def _frontiers(study: Study, tp: int) -> Figure | None:
+    shown: list[tuple[Site, str, int, list[RatePoint]]] = []
+    for site in _measured(study):
+        found = rate_panels(site.group, tp) if site.group else {}
+        for (task, context, _), rates in found.items():
+            if len({r.batch for r in rates if r.user == r.user}) > 1:
+                shown.append((site, task, context, rates))
+    if not shown:
+        return None
+    figure, axes = panels(len(shown), columns=2 if len(shown) in (2, 4, 6) else 3)
+    for axis, (site, task, context, rates) in zip(axes, shown, strict=True):
+        _frontier(axis, rates)
+        axis.set(xlabel="tokens/s per user", ylabel="tokens/s per GPU")
+        axis.set_title(f"{site.model} on {site.hardware}, TP{tp}\n{task}, S = {short(context)}")
+        axis.legend()
+    return figure
+
+
+def _frontier(axis: Axes, rates: list[RatePoint]) -> None:
+    for arm in dict.fromkeys(rate.arm for rate in rates):
+        style = ARM_STYLE[arm]
+        mine = [r for r in rates if r.arm == arm and r.user == r.user]
+        best = sorted((r for r in mine if r.on_frontier), key=lambda r: r.user)
+        axis.plot([r.user for r in best], [r.gpu for r in best], **style, label=arm)
+        rest = [r for r in mine if not r.on_frontier]
+        axis.plot([r.user for r in rest], [r.gpu for r in rest], linestyle="none", marker=style["marker"],
+                  color=style["color"], markerfacecolor="none", alpha=0.45, markersize=3.5)  # fmt: skip
+        for rate in best:
+            axis.annotate(f"B{rate.batch}", (rate.user, rate.gpu), textcoords="offset points",
+                          xytext=(3, 3), fontsize=6, color=style["color"])  # fmt: skip
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)

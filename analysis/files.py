@@ -1,0 +1,30 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from harness.errors import ConfigError
+
+
+def write_bytes(path: Path, body: bytes) -> Path:
+    """Write by rename; the folder is made if missing.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(body)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write {path}: {error.strerror}; name another place with --out") from error
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write UTF-8 text by rename."""
+    return write_bytes(path, text.encode())

@@ -1,0 +1,42 @@
+"""Find and read a result set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.errors import ConfigError
+from harness.records import Record, iter_record_dirs, read_all
+
+DEFAULT = Path("results")
+REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
+
+
+def results_dir(given: Path | None) -> Path:
+    """The folder to read: the one given, `results/` if it holds points, else the committed reference set.
+
+    Raises:
+        ConfigError: none of them holds a point.
+    """
+    for folder in [given] if given is not None else [DEFAULT, REFERENCE]:
+        if next(iter_record_dirs(folder), None) is not None:
+            return folder
+    where = given if given is not None else f"{DEFAULT} and {REFERENCE}"
+    raise ConfigError(
+        f"{where} holds no points: measure some (make demo), or name another folder with --results"
+    )
+
+
+def load(folder: Path, quiet: bool = False) -> list[Record]:
+    """All readable records of a folder; unreadable ones are named on stderr.
+
+    Raises:
+        ConfigError: not one could be read.
+    """
+    records, errors = read_all(folder)
+    for error in errors:
+        if not quiet:
+            sys.stderr.write(f"left out: {error}\n")
+    if not records:
+        raise ConfigError(f"not one of the {len(errors)} records in {folder} can be read")
+    return records

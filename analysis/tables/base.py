@@ -1,0 +1,268 @@
+"""Tables as data: rows of measured values, each with its interval, the paper's value and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from analysis.estimators import Estimate
+from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
+from analysis.study import Cell, Group, Pooled, Study
+from harness.points import WINDOWED_ARMS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INSIDE, OUTSIDE = "inside the paper's range", "outside the paper's range"
+NO_PAPER, NOT_MEASURED = "no paper value", "not measured here"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One measured quantity. `note` says why there is none; `flag` marks a doubtful one."""
+
+    estimate: Estimate | None
+    claim: Claim | None = None
+    note: str = ""
+    flag: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Against the paper: the interval (or the bare value) must touch the accepted range."""
+        if self.estimate is None or not math.isfinite(self.estimate.value):
+            return self.note or NOT_MEASURED
+        if self.claim is None:
+            return NO_PAPER
+        value = self.estimate
+        low = value.low if math.isfinite(value.low) else value.value
+        high = value.high if math.isfinite(value.high) else value.value
+        accepted = self.claim.accepted
+        return INSIDE if low <= accepted[1] and high >= accepted[0] else OUTSIDE
+
+    def text(self, digits: int = 2) -> str:
+        """`4.51 [4.40, 4.62]` and what the paper says."""
+        if self.estimate is None or not math.isfinite(self.estimate.value):
+            text = self.note or NOT_MEASURED
+        else:
+            text = f"{self.estimate.value:.{digits}f}"
+            if math.isfinite(self.estimate.low) and math.isfinite(self.estimate.high):
+                text += f" [{self.estimate.low:.{digits}f}, {self.estimate.high:.{digits}f}]"
+            if self.flag:
+                text += f" ({self.flag})"
+        if self.claim is not None:
+            short = {INSIDE: ", inside", OUTSIDE: ", outside"}.get(self.verdict, "")
+            text += f" (paper {self.claim.text}{short})"
+        return text
+
+
+Content = Value | str | int | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; `digits` are decimals of its values."""
+
+    name: str
+    title: str
+    digits: int = 2
+
+
+@dataclass
+class Table:
+    """A named table. `header` lines stand above it in every rendering."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    header: list[str] = field(default_factory=list)
+    rows: list[dict[str, Content]] = field(default_factory=list)
+
+    def add(self, **row: Content) -> None:
+        """Append a row; a column it leaves out stays empty.
+
+        Raises:
+            KeyError: a name that is no column.
+        """
+        unknown = set(row) - {column.name for column in self.columns}
+        if unknown:
+            raise KeyError(f"{self.name} has no column {sorted(unknown)}")
+        self.rows.append(row)
+
+    def cells(self) -> Iterator[list[str]]:
+        """The rows as text."""
+        for row in self.rows:
+            yield [_text(row.get(column.name), column.digits) for column in self.columns]
+
+    def frame(self) -> pd.DataFrame:
+        """One row a table row; a value column x spreads into x, x_low, x_high, x_n, x_paper_low,
+        x_paper_high, x_verdict and x_flag."""
+        import pandas as pd  # noqa: PLC0415
+
+        valued = {c.name for c in self.columns for row in self.rows if isinstance(row.get(c.name), Value)}
+        out: list[dict[str, Any]] = []
+        for row in self.rows:
+            flat: dict[str, Any] = {}
+            for column in self.columns:
+                content = row.get(column.name)
+                if column.name in valued:
+                    flat |= _flat(column.name, content if isinstance(content, Value) else None)
+                else:
+                    flat[column.name] = content
+            out.append(flat)
+        return pd.DataFrame(out, columns=list(out[0]) if out else [c.name for c in self.columns])
+
+
+def _text(content: Content, digits: int) -> str:
+    if isinstance(content, Value):
+        return content.text(digits)
+    return "" if content is None else f"{content:,}" if isinstance(content, int) else content
+
+
+def _flat(name: str, value: Value | None) -> dict[str, Any]:
+    nan = float("nan")
+    estimate = (value.estimate if value else None) or Estimate(nan)
+    said = value.claim if value else None
+    return {
+        name: estimate.value,
+        f"{name}_low": estimate.low,
+        f"{name}_high": estimate.high,
+        f"{name}_n": estimate.n,
+        f"{name}_paper_low": said.low if said else nan,
+        f"{name}_paper_high": said.high if said else nan,
+        f"{name}_verdict": value.verdict if value else "",
+        f"{name}_flag": value.flag if value else "",
+    }
+
+
+# -- where rows come from --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """A model on a machine: measured (`group`), or one of the paper's that was not."""
+
+    model: str
+    hardware: str
+    paper: str | None
+    group: Group | None
+
+    def cells(self, arm: str, **wanted: Any) -> list[Cell]:
+        """Cells of an arm at the operating conditions: B = 1, no probe, the group's usual precision, sampling
+        and draft backend, and for window arms the operating window, unless `wanted` says otherwise."""
+        if self.group is None:
+            return []
+        conditions = _usual(self.group) | _usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
+        if arm in WINDOWED_ARMS and "window_tokens" not in wanted:
+            conditions["window_tokens"] = self.group.operating_window(batch=1)
+        # A key given as None here lifts a condition; a real None is asked for by a function.
+        conditions |= wanted
+        return self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
+
+    @property
+    def window_arm(self) -> str:
+        """The arm that stands for the paper's Windowed-MTP."""
+        return self.group.window_arm if self.group else "ring"
+
+    def values(self, name: str, **wanted: Any) -> list[Any]:
+        """Distinct values of a point field among this site's cells."""
+        return self.group.values(name, **wanted) if self.group else []
+
+    def claim(
+        self, artifact: str, task: str, arm: str, quantity: str, context_tokens: int | None = None
+    ) -> Claim | None:
+        """The paper's value, where the context is the paper's (0.98 M to 1.1 M tokens)."""
+        if context_tokens is not None and not 0.98e6 <= context_tokens <= 1.1e6:
+            return None
+        return claim(artifact, self.paper, task, arm, quantity)
+
+
+class _Any:
+    """Marks a condition as lifted."""
+
+
+ANY = _Any()
+_SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp")
+_ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
+
+
+def _usual(group: Group) -> dict[str, Any]:
+    return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
+
+
+def _usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
+    return _mode(group.select(arm=arm, batch=1, probe=None), _ARM_SETUP)
+
+
+def _mode(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, Any]:
+    """The most frequent joint setting; ties go to the first in the group's order."""
+    if not cells:
+        return {}
+    counts = Counter(tuple(getattr(c.point, name) for name in names) for c in cells)
+    return dict(zip(names, counts.most_common(1)[0][0], strict=True))
+
+
+def sites(study: Study) -> list[Site]:
+    """Measured groups, then the paper's models that none of them is."""
+    found = [Site(g.model, g.hardware, paper_model(g.model), g) for g in study.groups]
+    measured = {site.paper for site in found}
+    ghosts = [
+        Site(title, "B200 (paper)", name, None) for name, title in MODELS.items() if name not in measured
+    ]
+    return found + ghosts
+
+
+def contexts(site: Site, **wanted: Any) -> list[int]:
+    """Contexts measured at a site, or the paper's for one that was not."""
+    return site.values("context_tokens", **wanted) if site.group else [PAPER_CONTEXT_TOKENS]
+
+
+def main_task(site: Site) -> str:
+    """The retrieval input the paper leads with, or the task most cells here have."""
+    hero, group = "niah_multiquery_enum", site.group
+    tasks: list[str] = site.values("task")
+    if group is None or not tasks or hero in tasks:
+        return hero
+    return max(tasks, key=lambda task: len(group.select(task=task)))
+
+
+def main_depth(site: Site, **wanted: Any) -> int:
+    """d = 7, or the depth most speculative cells here have."""
+    group = site.group
+    depths: list[int] = [d for d in site.values("depth", **wanted) if d > 1]
+    if group is None or not depths or 7 in depths:
+        return 7
+    return max(depths, key=lambda depth: len(group.select(depth=depth)))
+
+
+def valued(found: Pooled, said: Claim | None = None) -> Value:
+    """A pooled average as a table value."""
+    return Value(found.estimate, said, found.note, found.flag)
+
+
+def as_ratio(said: Claim | None) -> Claim | None:
+    """A claim in percent faster, as a ratio."""
+    if said is None:
+        return None
+    return replace(said, low=1 + said.low / 100, high=1 + said.high / 100, unit="ratio")
+
+
+def header(study: Study, *more: str) -> list[str]:
+    """Lines that every table carries: what was measured where, and how to read it."""
+    lines = [f"Measured: {study.where}. The paper: B200 unless the row says otherwise, S = 1,040,000."]
+    others = [g.model for g in study.groups if paper_model(g.model) is None]
+    if others:
+        lines.append(
+            f"{', '.join(sorted(set(others)))}: no model of the paper; the numbers say nothing about its models."
+        )
+    for group in study.groups:
+        if group.window_arm == "windowed":
+            lines.append(
+                f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."
+            )
+    return [*lines, *more]
+
+
+RATIO_NOTE = "Ratios are times: native / arm above 1 means the arm is faster. Brackets: 95 % intervals."
