@@ -1,8 +1,8 @@
-"""A plugin of the tests: plans the draft's forwards as a CUDA graph's capture and replay would, but runs them.
+"""A plugin of the tests: plans the draft's forwards as a CUDA graph's capture and replay would, and runs them.
 
 Loaded into the server's processes beside ours. Draft decode is planned with padded lanes, into the persistent
-buffers, once as capture and once as replay; the eager forward then reads those buffers. Draft extend is planned
-with padded lanes first and without them second, since an eager forward has no rows for padding.
+buffers, once as capture and once as replay; the eager forward then reads those buffers. Draft extend is
+planned with padded lanes first and without them second: an eager forward has no rows for padding.
 """
 
 from __future__ import annotations
