@@ -25,6 +25,11 @@ from harness.logrows import (
 )
 from harness.records import DecodeSteps, PrefillSteps
 
+__all__ = [
+    "STAMP", "CapacityLine", "DecodeLine", "Event", "LogFollower", "PluginLine", "PoolLine", "PrefillLine",
+    "ReadyLine", "RetractionLine", "SchedulerLog", "parse", "seconds", "to_decode_steps", "to_prefill_steps",
+]  # fmt: skip
+
 _ANSI = re.compile(rb"\x1b?\[[0-9;]*m")
 _RETRACT = re.compile(
     rb"(KV cache pool is full\. Retract requests|Testing retraction)\..*?#retracted_reqs: (\d{1,15})"

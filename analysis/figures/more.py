@@ -43,7 +43,8 @@ def latency_fit(study: Study) -> Figure | None:
 
 def _fit_lines(top: Axes, low: Axes, arm: ArmFit) -> None:
     style = ARM_STYLE[arm.arm]
-    top.plot(arm.gammas, arm.step_ms, marker=style["marker"], color=style["color"], linestyle="none")
+    dots = {"marker": style["marker"], "color": style["color"], "linestyle": "none"}
+    top.plot(arm.gammas, arm.step_ms, **dots)
     if arm.fit is None:
         return
     ends = np.array([min(arm.fit.gammas), max(arm.fit.gammas)], dtype=float)

@@ -255,7 +255,7 @@ def header(study: Study, *more: str) -> list[str]:
     others = [g.model for g in study.groups if paper_model(g.model) is None]
     if others:
         lines.append(
-            f"{', '.join(sorted(set(others)))}: no model of the paper; the numbers say nothing about its models."
+            f"{', '.join(sorted(set(others)))}: no model of the paper: the numbers say nothing of its models."
         )
     for group in study.groups:
         if group.window_arm == "windowed":

@@ -180,6 +180,8 @@ def fits(site: Site) -> list[tuple[str, int, ArmFit, ArmFit]]:
         for context in contexts(site, task=task, arm=lambda a: a != "dense"):
             native = arm_fit(site, "native", task, context)
             ring = arm_fit(site, site.window_arm, task, context, common=native.step)
+            if native.step is None and ring.step is not None:
+                native = arm_fit(site, "native", task, context, common=ring.step)
             if native.fit or ring.fit:
                 out.append((task, context, native, ring))
     return sorted(out, key=lambda f: -len(f[2].gammas))

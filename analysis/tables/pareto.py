@@ -11,6 +11,7 @@ from analysis.paper import claim
 from analysis.pareto import pareto
 from analysis.study import NAN, Cell, Group, Study
 from analysis.tables.base import Column, Table, Value, header, sites
+from harness.points import WINDOWED_ARMS
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,40 @@ class RatePoint:
 
 
 def panels(group: Group, tp: int | None = None) -> dict[tuple[str, int, int], list[RatePoint]]:
-    """Rate points by (task, context, tp); the frontier is drawn per arm, over its depths and batches."""
+    """Rate points by (task, context, tp); the frontier is drawn per arm, over its depths and batches.
+
+    Prompts and repeats are averaged; window arms stand at their operating window.
+    """
     found: dict[tuple[str, int, int], list[Cell]] = defaultdict(list)
-    for cell in group.cells:
-        p = cell.point
-        if (
-            p.probe is None
-            and p.arm != ("windowed" if group.window_arm == "ring" else "")
-            and tp in (None, p.tp)
-        ):
-            found[p.task, p.context_tokens, p.tp].append(cell)
+    for arm in ("dense", "native", group.window_arm):
+        window = group.operating_window() if arm in WINDOWED_ARMS else None
+        for cell in group.select(probe=None, arm=arm, window_tokens=window):
+            p = cell.point
+            if tp in (None, p.tp):
+                found[p.task, p.context_tokens, p.tp].append(cell)
     return {key: _rates(cells) for key, cells in sorted(found.items())}
 
 
 def _rates(cells: list[Cell]) -> list[RatePoint]:
-    by_arm: dict[str, list[tuple[int, Cell]]] = defaultdict(list)
-    for i, cell in enumerate(cells):
-        by_arm[cell.point.arm].append((i, cell))
-    kept: set[int] = set()
-    for members in by_arm.values():
-        kept |= set(pareto((i, *_rate(cell)) for i, cell in members).frontier)
-    out = []
-    for i, cell in enumerate(cells):
-        p, (user, gpu) = cell.point, _rate(cell)
-        note = "" if math.isfinite(user) else cell.verdict.label
-        out.append(RatePoint(p.arm, p.depth, p.batch, user, gpu, i in kept, note))
-    return sorted(out, key=lambda r: (r.arm, r.depth, r.batch))
+    by_setting: dict[tuple[str, int, int], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        by_setting[cell.point.arm, cell.point.depth, cell.point.batch].append(cell)
+    means: dict[tuple[str, int, int], tuple[float, float]] = {}
+    for setting, members in by_setting.items():
+        rates = [rate for member in members if math.isfinite((rate := _rate(member))[0])]
+        user, gpu = (sum(r[i] for r in rates) / len(rates) if rates else NAN for i in (0, 1))
+        means[setting] = user, gpu
+    kept: set[tuple[str, int, int]] = set()
+    for arm in {setting[0] for setting in means}:
+        kept |= set(pareto((s, *rate) for s, rate in means.items() if s[0] == arm).frontier)
+    return [
+        RatePoint(*setting, *means[setting], setting in kept, _why(by_setting[setting], means[setting]))
+        for setting in sorted(means)
+    ]
+
+
+def _why(members: list[Cell], rate: tuple[float, float]) -> str:
+    return "" if math.isfinite(rate[0]) else members[0].verdict.label
 
 
 def _rate(cell: Cell) -> tuple[float, float]:

@@ -125,7 +125,7 @@ def small_study() -> list[Record]:
             ]
     for depth in (2, 3, 4, 5, 6, 8, 9):
         jump = 4.0 if depth >= 5 else 0.0
-        records.append(make_record("native", depth=depth, step_ms=8 + jump + 2.0 * (depth - 1), noise=0.002))
+        records.append(make_record("native", depth=depth, step_ms=6 + jump + 2.0 * (depth - 1), noise=0.002))
         records.append(make_record("ring", depth=depth, step_ms=7 + jump + 1.5 * (depth - 1), noise=0.002))
     records.append(make_record("ring", step_ms=19.5, alpha=0.8, window_tokens=64))
     records.append(make_record("ring", step_ms=20.4, window_tokens=1024))
