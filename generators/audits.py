@@ -11,8 +11,8 @@ from generators.record import Record
 from generators.templates import DOCUMENT_HEAD
 from generators.worlds import MENTION
 
-_SECRET = re.compile(r"One secret (?:number|word|uuid) for (\S+) is (\S+)\.(?=\s)")
-_ASSIGNMENT = re.compile(r"VAR ([A-Z]{5}) = (?:VAR )?(\w+)\.(?=\s)")
+_SECRET = re.compile(r"One secret (?:number|word|uuid) for ([\w-]+) is ([\w-]+)\.")
+_ASSIGNMENT = re.compile(r"VAR ([A-Z]{5}) = (?:VAR )?(\w+)\.")
 _LIST_ITEM = re.compile(r" \d+\. ([a-z]+)")
 
 

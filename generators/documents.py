@@ -24,7 +24,7 @@ _BATCH_CHARACTERS = 1 << 18
 _SAMPLE_CHARACTERS = 1 << 15
 _PIECES_AT_ONCE = 1024
 # What may stand where a document was cut: one of them makes the length exact where no cut alone does.
-_CUT_MARKS = ("", " ...", "\n...", "\n\n...", " [...]")
+_CUT_MARKS = ("", " ...", "\n...", *("." * count for count in range(1, 7)), *(" ." * n for n in range(1, 9)))
 
 
 class TooShortError(InputError):
@@ -158,7 +158,8 @@ class UserText:
         texts, rows = pieces[:fits], ids[:fits]
         left = room_tokens - (int(ends[fits - 1]) if fits else 0)
         if fits < len(ids) and left > 0:
-            cuts = [match.start() for match in _SPACE.finditer(pieces[fits])] or [len(pieces[fits]) // 2]
+            piece = pieces[fits]
+            cuts = [match.start() for match in _SPACE.finditer(piece)] or [*range(8, len(piece), 8)]
             parts = self._tokenizer.piece_ids([pieces[fits][:cut] for cut in cuts])
             whole = [i for i, row in enumerate(parts) if len(row) <= left and cuts[i]]
             if whole:

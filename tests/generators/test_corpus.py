@@ -1,0 +1,209 @@
+"""Corpora: resumed, the same from any number of processes, and audited."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import orjson
+import pytest
+
+from generators import cli
+from generators.corpus import Request, build_corpus
+from generators.record import Record
+from generators.verify import verify
+from harness.errors import ConfigError, InputError
+from tests.generators.cases import DATA
+
+TOKENIZER = str(DATA / "small_bpe")
+
+
+def request(**changes) -> Request:
+    return Request(**{"task": "niah_multiquery", "context_tokens": 700, "tokenizer": TOKENIZER, **changes})
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return build_corpus(request(), count=3, folder=tmp_path_factory.mktemp("corpus"), workers=1)
+
+
+def test_what_a_corpus_says_of_itself(corpus):
+    manifest = json.loads(corpus.manifest.read_text())
+    assert manifest["count"] == len(manifest["records"]) == 3
+    lines = [Record.from_json(line) for line in corpus.records.read_bytes().splitlines()]
+    assert [line.summary() for line in lines] == manifest["records"]
+    assert len({line.sample_id for line in lines}) == 3
+    assert all(line.token_count == 700 for line in lines)
+    assert not corpus.parts.exists()
+    assert verify(corpus.records) == verify(corpus.manifest) == []
+
+
+def test_several_processes_write_the_same_bytes(corpus, tmp_path):
+    again = build_corpus(request(), count=3, folder=tmp_path, workers=2)
+    assert again.name == corpus.name
+    assert again.records.read_bytes() == corpus.records.read_bytes()
+    assert again.manifest.read_bytes() == corpus.manifest.read_bytes()
+
+
+def test_an_interrupted_corpus_goes_on_and_damaged_parts_are_built_again(corpus, tmp_path):
+    seen = []
+
+    def stop_after_one(done, total):
+        seen.append((done, total))
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(request(), count=3, folder=tmp_path, workers=1, progress=stop_after_one)
+    left = next(tmp_path.glob("*.parts"))
+    assert [part.name for part in left.glob("*.json")] == ["000000.json"]
+    (left / "000001.json").write_bytes((left / "000000.json").read_bytes()[:-100])
+    done = []
+    again = build_corpus(request(), count=3, folder=tmp_path, workers=1, progress=lambda a, b: done.append(a))
+    assert done == [1, 2, 3]
+    assert again.records.read_bytes() == corpus.records.read_bytes()
+
+
+def test_a_finished_corpus_is_left_alone_and_a_larger_one_adds_to_it(corpus, tmp_path):
+    small = build_corpus(request(), count=2, folder=tmp_path, workers=1)
+    before = small.records.stat().st_mtime_ns
+    done = []
+    build_corpus(request(), count=1, folder=tmp_path, workers=1, progress=lambda a, b: done.append((a, b)))
+    assert small.records.stat().st_mtime_ns == before
+    assert done == [(1, 1)]
+    build_corpus(request(), count=3, folder=tmp_path, workers=1, progress=lambda a, b: done.append((a, b)))
+    assert done[1:] == [(2, 3), (3, 3)]
+    assert small.records.read_bytes() == corpus.records.read_bytes()
+    assert small.manifest.read_bytes() == corpus.manifest.read_bytes()
+
+
+def test_different_requests_never_share_a_file(tmp_path):
+    names = {
+        build_corpus(each, count=1, folder=tmp_path, workers=1).name
+        for each in (request(), request(params={"keys": 3}), request(seed=1), request(context_tokens=701))
+    }
+    assert len(names) == 4
+
+
+def tampered(corpus, tmp_path, change, number=1):
+    """A copy of the corpus with one record changed; hashes in it are made to fit."""
+    folder = tmp_path / "copy"
+    shutil.copytree(corpus.folder, folder)
+    path = folder / corpus.records.name
+    lines = path.read_bytes().splitlines()
+    data = orjson.loads(lines[number])
+    change(data)
+    lines[number] = Record.from_json(orjson.dumps(data)).to_json()
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return " / ".join(verify(path))
+
+
+def replace_text(old, new):
+    def change(data):
+        assert old in data["text"] or old.startswith("@")
+        target = data["needles"][0]["text"] if old == "@needle" else old
+        data["text"] = data["text"].replace(target, new or "x" * len(target), 1)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["input_ids"].append(5), "701 tokens, not 700"),
+        (lambda d: d["input_ids"].__setitem__(50, d["input_ids"][50] ^ 1), "not those of its text"),
+        (replace_text("@needle", ""), "needle 0 is in the text 0 times"),
+        (lambda d: d["needles"][0].update(token_offset=3), "needle 0 is not at token 3"),
+        (lambda d: d["needles"][0].update(char_offset=3), "needle 0 is not at character 3"),
+        (lambda d: d["gold"].__setitem__(0, "1234567"), "other answers than the gold ones"),
+        (lambda d: d.update(seed=9), "its seed is not the corpus's"),
+        (lambda d: d["details"].pop("keys"), "details are damaged"),
+        (replace_text("user\n", "system\n"), "not the chat template"),
+    ],
+)
+def test_verify_finds_what_was_changed(corpus, tmp_path, change, message):
+    problems = tampered(corpus, tmp_path, change)
+    assert message in problems
+    assert "differs from the manifest" in problems
+    assert "record 0" not in problems
+
+
+def test_verify_finds_missing_records_and_foreign_tokenizers(corpus, tmp_path):
+    shutil.copytree(corpus.folder, tmp_path / "copy")
+    path = tmp_path / "copy" / corpus.records.name
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    problems = " / ".join(verify(path))
+    assert "the file holds 1 records, the manifest 3" in problems
+    assert "SHA-256" in problems
+    path.write_bytes(b"{}\n")
+    assert "not a record of the generators" in " / ".join(verify(path))
+    other = tmp_path / "other"
+    shutil.copytree(DATA / "small_bpe", other)
+    config = json.loads((other / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{{ messages[0].content }}"
+    (other / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="give the right one"):
+        verify(path, tokenizer_path=str(other))
+    with pytest.raises(InputError, match="no corpus|cannot be read"):
+        verify(tmp_path / "nothing.jsonl")
+
+
+def test_count_must_be_positive(tmp_path):
+    with pytest.raises(ConfigError, match="count=0"):
+        build_corpus(request(), count=0, folder=tmp_path)
+
+
+def test_command_line_builds_and_verifies(tmp_path, capsys):
+    arguments = ["task=niah_multiquery_enum", "context=900", f"tokenizer={TOKENIZER}", "count=2", "workers=1"]
+    folder = tmp_path / "a folder, with = signs"
+    assert cli.main([*arguments, f"out={folder}", "keys=3"]) == 0
+    written = capsys.readouterr().out.split("\n")[0]
+    manifest = json.loads(next(folder.glob("*.manifest.json")).read_text())
+    assert manifest["params"]["keys"] == 3
+    assert manifest["count"] == 2
+    assert cli.main(["verify", written]) == 0
+    assert "all right" in capsys.readouterr().out
+    data = bytearray(next(folder.glob("*.jsonl")).read_bytes())
+    data[data.index(b"Secret")] = ord("Z")
+    next(folder.glob("*.jsonl")).write_bytes(bytes(data))
+    assert cli.main(["verify", written]) == 1
+    assert "record 0: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["task=niah"], "There is no task 'niah'"),
+        (["task=vt", "context=many"], "many"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "chain=2"], "has no parameter chain"),
+        (["task=vt", "tokenizer=/nowhere"], "no tokenizer.json"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "context=20"], "20 tokens are too few"),
+        (["task=longbench_code_qa", f"tokenizer={TOKENIZER}"], "needs data=..."),
+        (["vt"], "not of the form name=value"),
+        (["verify"], "Verify takes one file"),
+    ],
+)
+def test_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
+    extra = [f"out={tmp_path}", "workers=1"] if arguments[0] not in {"verify", "vt"} else []
+    assert cli.main([*arguments, *extra]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_every_configuration_names_a_task_and_its_parameters():
+    from generators.tasks import REQUIRED, TASKS
+
+    for name in cli._choices("input"):
+        config = cli.read_config([f"task={name}", f"tokenizer={TOKENIZER}"])
+        task = TASKS[config.input.task]
+        assert set(config.input.params) <= set(task.defaults), name
+        assert not any(value is REQUIRED for value in config.input.params.values())
+    assert {cli.read_config([f"task={n}"]).input.task for n in cli._choices("input")} == set(TASKS)
+
+
+def test_help_and_task_list(capsys):
+    assert cli.main([]) == cli.main(["--help"]) == cli.main(["tasks"]) == 0
+    text = capsys.readouterr().out
+    assert "niah_multiquery_enum" in text
+    assert "verify FILE" in text
