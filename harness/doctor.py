@@ -187,7 +187,9 @@ def check_checkpoint(source: str) -> list[Finding]:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.1f} MiB"
+    return (
+        f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.1f} MiB"
+    )
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Finding:

@@ -244,9 +244,9 @@ def _mtp_problem(architecture: Architecture, tensors: frozenset[str], source: st
     if not present:
         if promised:
             text = (
-                f"{source} promises {promised} MTP layer(s) in config.json, but its weights hold none (no "
-                f"mtp.*, *nextn* or layer-{architecture.layers} tensors): drafts would come from an untrained "
-                "head and acceptance stay at 1.00; use a copy with MTP weights"
+                f"{source} promises {promised} MTP layer(s) in config.json, but its weights hold none "
+                f"(no mtp.*, *nextn* or layer-{architecture.layers} tensors): drafts would come from an "
+                "untrained head and acceptance stay at 1.00; use a copy with MTP weights"
             )
             return Problem("mtp_weights_missing", Outcome.NO_DRAFT_WEIGHTS, text)
         text = f"{source} has no MTP head: use arm=dense or another checkpoint"

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.server.capacity import Verdict, admission, context_length_for, largest_prompt, tokens_needed, why_not
+from harness.server.capacity import (
+    Verdict,
+    admission,
+    context_length_for,
+    largest_prompt,
+    tokens_needed,
+    why_not,
+)
 
 # context length, pool, draft slots, prompt, max_new_tokens, verdict, tokens returned
 OBSERVED = [
@@ -34,7 +41,9 @@ def test_admission_as_observed(context, pool, drafts, prompt, new, verdict, comp
     assert (found.verdict, found.completion_tokens) == (verdict, completion)
 
 
-@given(prompt=st.integers(1, 2_000_000), new=st.integers(1, 10_000), deepest=st.integers(0, 64), data=st.data())
+@given(
+    prompt=st.integers(1, 2_000_000), new=st.integers(1, 10_000), deepest=st.integers(0, 64), data=st.data()
+)
 def test_one_context_length_is_safe_for_every_arm(prompt, new, deepest, data):
     context = context_length_for(prompt, new, deepest)
     drafts = data.draw(st.integers(0, deepest))

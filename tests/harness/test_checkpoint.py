@@ -104,7 +104,11 @@ def test_names_of_mtp_tensors(name):
 
 
 def test_vision_layers_and_attempts_are_no_mtp():
-    names = ["model.visual.layers.60.attn.qkv.weight", "model.layers.3.attempt.weight", "model.layers.47.x.weight"]
+    names = [
+        "model.visual.layers.60.attn.qkv.weight",
+        "model.layers.3.attempt.weight",
+        "model.layers.47.x.weight",
+    ]
     assert mtp_tensors(names, 48) == []
 
 
@@ -165,8 +169,14 @@ def test_fingerprint_follows_content_and_not_the_place(tmp_path):
         (lambda f: os.truncate(f / "m-1.safetensors", 200), "is cut|no complete"),
         (lambda f: (f / "m-1.safetensors").write_bytes(b"x" * 40), "no complete"),
         (lambda f: (f / "m-1.safetensors").write_bytes(b""), "no complete"),
-        (lambda f: (f / "m-1.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"), "lfs pull"),
-        (lambda f: (f / "config.json").write_text("version https://git-lfs.github.com/spec/v1\n"), "lfs pull"),
+        (
+            lambda f: (f / "m-1.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "lfs pull",
+        ),
+        (
+            lambda f: (f / "config.json").write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "lfs pull",
+        ),
         (lambda f: safetensors(f / "m-1.safetensors", ["other"]), "no shard holds"),
         (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "no weight_map"),
     ],
@@ -253,7 +263,9 @@ def test_the_copy_is_made_once_and_repaired(tmp_path, monkeypatch):
     (folder / "tokenizer.json").write_text("{}")
     checkpoint = open_checkpoint(str(folder))
     copy = checkpoint.serving_path(4.0)
-    assert json.loads((copy / "config.json").read_text())["text_config"]["max_position_embeddings"] == 1_048_576
+    assert (
+        json.loads((copy / "config.json").read_text())["text_config"]["max_position_embeddings"] == 1_048_576
+    )
     assert json.loads((folder / "config.json").read_text()) == QWEN
     assert (copy / "m-0.safetensors").is_symlink()
     assert {p.name for p in copy.iterdir()} == {p.name for p in folder.iterdir()}

@@ -219,7 +219,9 @@ def test_ports():
     assert 20000 <= port < 32000
     with socket.create_server(("127.0.0.1", port)):
         assert not processes.port_is_free(port)
-        with pytest.raises(ServerError, match=f"port {port} is still in use by process {os.getpid()}") as error:
+        with pytest.raises(
+            ServerError, match=f"port {port} is still in use by process {os.getpid()}"
+        ) as error:
             processes.wait_port_free(port, 0.1)
         assert error.value.kind == Outcome.PORT_IN_USE
     processes.wait_port_free(port, 5)
