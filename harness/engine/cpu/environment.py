@@ -14,7 +14,9 @@ KERNELS_PATH = Path(__file__).resolve().parent / "pythonpath"
 """Folder that holds the plain-PyTorch `sgl_kernel`; first on the import path of CPU servers only."""
 
 
-def cpu_environment(threads: int, tp: int = 1, interpret_triton: bool = False) -> dict[str, str]:
+def cpu_environment(
+    threads: int, tp: int = 1, interpret_triton: bool = False, dtype: str | None = None
+) -> dict[str, str]:
     """Variables to add to the environment of a CPU server.
 
     Args:
@@ -23,6 +25,8 @@ def cpu_environment(threads: int, tp: int = 1, interpret_triton: bool = False) -
         tp: tensor-parallel ranks.
         interpret_triton: run Triton kernels through Triton's interpreter (slow; for
             `--attention-backend triton` without a GPU).
+        dtype: the server's `--dtype`. SGLang keeps convolution states in bfloat16 whatever the model's
+            dtype; "float32" makes them float32 too.
 
     Raises:
         ConfigError: `threads` or `tp` is below one.
@@ -47,6 +51,8 @@ def cpu_environment(threads: int, tp: int = 1, interpret_triton: bool = False) -
     }
     if tp > 1:
         variables["SGLANG_CPU_OMP_THREADS_BIND"] = _cores_per_rank(share, tp)
+    if dtype == "float32":
+        variables["SGLANG_MAMBA_CONV_DTYPE"] = dtype
     if interpret_triton:
         variables["TRITON_INTERPRET"] = "1"
     return variables

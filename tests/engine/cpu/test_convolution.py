@@ -92,14 +92,15 @@ def test_decode_steps_equal_a_prefill(dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [13, 64])
-def test_verify_has_the_bits_of_decode_and_rolls_back(dtype, channels) -> None:
+def test_verify_has_the_bits_of_decode_and_rolls_back(dtype, pool_dtype, channels) -> None:
     """Whatever number of drafts is kept, the stored window is the state of as many decode steps."""
     g, weight, bias, states = setup(2, channels, 4, True)
-    states, weight = states.to(dtype), weight.to(dtype)
+    states, weight = states.to(pool_dtype), weight.to(dtype)
     x = torch.randn(2, channels, 7, generator=g).to(dtype)
     slots, rows, before = torch.tensor([3, 5]), torch.tensor([1, 0]), states.clone()
-    windows = torch.zeros(4, 7, channels, 3, dtype=dtype)
+    windows = torch.zeros(4, 7, channels, 3, dtype=pool_dtype)
     y = causal_conv1d_update_cpu(
         x, states, weight, bias, "silu", conv_state_indices=slots, intermediate_conv_window=windows,
         intermediate_state_indices=rows,
@@ -131,8 +132,8 @@ def test_verify_of_a_tree(tokens, width, seed) -> None:
     windows = torch.zeros(requests, tokens, 5, width - 1)
     y = causal_conv1d_update_cpu(
         x, states, weight, bias, "silu", conv_state_indices=torch.tensor([8, 2]),
-        intermediate_conv_window=windows, intermediate_state_indices=torch.arange(requests), retrieve_next_token=child,
-        retrieve_next_sibling=sibling, retrieve_parent_token=parents_out,
+        intermediate_conv_window=windows, intermediate_state_indices=torch.arange(requests),
+        retrieve_next_token=child, retrieve_next_sibling=sibling, retrieve_parent_token=parents_out,
     )  # fmt: skip
     for i, slot in enumerate((8, 2)):
         assert parents_out[i].tolist() == all_parents[i]

@@ -38,6 +38,11 @@ def test_a_gpu_stays_out_of_sight() -> None:
     assert cpu_environment(1, interpret_triton=True)["TRITON_INTERPRET"] == "1"
 
 
+def test_states_of_a_float32_server_are_float32() -> None:
+    assert cpu_environment(1, dtype="float32")["SGLANG_MAMBA_CONV_DTYPE"] == "float32"
+    assert "SGLANG_MAMBA_CONV_DTYPE" not in cpu_environment(1, dtype="bfloat16")
+
+
 def test_arguments() -> None:
     arguments = cpu_server_arguments()
     assert arguments[arguments.index("--device") + 1] == "cpu"

@@ -90,32 +90,37 @@ def causal_conv1d_update_cpu(
         retrieve_parent_token: [requests, tokens], written: each token's parent, for the recurrence.
 
     Returns:
-        A tensor of x's shape and dtype; a verify result is stored token-major, as its caller views it so.
+        A tensor of x's shape and dtype; several tokens are stored token-major, as their caller views them so.
     """
     single = x.dim() == 2
     inputs = x[..., None] if single else x
     requests = inputs.shape[0]
     slots = conv_state_indices if conv_state_indices is not None else torch.arange(requests)
-    past = conv_states[slots].to(x.dtype)
-    sequence = torch.cat([past, inputs], dim=-1)
+    # The pool may be narrower than x: a decode step sees earlier inputs as the pool kept them, and so must
+    # each token of a verify; its own input it sees in full.
+    sequence = torch.cat([conv_states[slots], inputs.to(conv_states.dtype)], dim=-1)
     kept = weight.shape[-1] - 1
-    if intermediate_conv_window is None:
-        out = _activate(_taps(sequence, weight, bias), activation, exact=True).to(x.dtype)
-        conv_states[slots] = sequence[..., -kept:].to(conv_states.dtype)
-        return out[..., 0] if single else out
     tokens = inputs.shape[-1]
-    if retrieve_next_token is None or retrieve_next_sibling is None:
-        windows = sequence.unfold(-1, kept + 1, 1).transpose(1, 2)
+    if intermediate_conv_window is None:
+        earlier = [sequence[..., j : j + tokens] for j in range(kept)]
+        conv_states[slots] = sequence[..., -kept:]
     else:
-        parents = parents_from_links(retrieve_next_token[:requests], retrieve_next_sibling[:requests])
-        if retrieve_parent_token is not None:
-            retrieve_parent_token[:requests] = parents
-        windows = _tree_windows(sequence, parents, kept)
-    # windows [requests, tokens, channels, width]: a token's inputs, its own last
-    rows = windows.transpose(1, 2).unbind(-1)
-    out = _activate(_weighted(rows, weight, bias), activation, exact=True).to(x.dtype)
-    scratch = intermediate_state_indices if intermediate_state_indices is not None else torch.arange(requests)
-    intermediate_conv_window[scratch, :tokens] = windows[..., 1:].to(intermediate_conv_window.dtype)
+        if retrieve_next_token is None or retrieve_next_sibling is None:
+            windows = sequence.unfold(-1, kept + 1, 1).transpose(1, 2)
+        else:
+            parents = parents_from_links(retrieve_next_token[:requests], retrieve_next_sibling[:requests])
+            if retrieve_parent_token is not None:
+                retrieve_parent_token[:requests] = parents
+            windows = _tree_windows(sequence, parents, kept)
+        # windows [requests, tokens, channels, width]: a token's inputs, its own last
+        earlier = list(windows[..., :-1].transpose(1, 2).unbind(-1))
+        rows = (
+            intermediate_state_indices if intermediate_state_indices is not None else torch.arange(requests)
+        )
+        intermediate_conv_window[rows, :tokens] = windows[..., 1:].to(intermediate_conv_window.dtype)
+    out = _activate(_weighted([*earlier, inputs], weight, bias), activation, exact=True).to(x.dtype)
+    if single:
+        return out[..., 0]
     return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 

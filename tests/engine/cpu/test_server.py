@@ -1,0 +1,152 @@
+"""Real servers on tiny random models: speculation changes how fast tokens come, never which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.server.lifecycle import Server
+from harness.server.spec import ServerSpec
+from tests.engine.cpu.checkpoints import write_checkpoint
+
+pytestmark = pytest.mark.server
+
+DEPTH = 7
+NEW_TOKENS = 60
+NOISE = 1.6
+TREE = (
+    "--speculative-num-steps",
+    "3",
+    "--speculative-eagle-topk",
+    "2",
+    "--speculative-num-draft-tokens",
+    "6",
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one server said: each prompt alone on a flushed cache, then all at once."""
+
+    alone: list[dict[str, Any]]
+    together: list[dict[str, Any]]
+
+    @property
+    def ids(self) -> list[list[int]]:
+        return [answer["output_ids"] for answer in self.alone]
+
+    @property
+    def ids_together(self) -> list[list[int]]:
+        return [answer["output_ids"] for answer in self.together]
+
+
+def prompts() -> list[list[int]]:
+    """One token, shorter than a chunk of the recurrence, and longer than a chunk of the prefill."""
+    rng = random.Random(0)
+    return [[rng.randrange(2, 256) for _ in range(n)] for n in (1, 40, 300, 700)]
+
+
+def ask(model: Path, log: Path, arm: str, dtype: str, tp: int = 1, extra: tuple[str, ...] = ()) -> Answers:
+    spec = ServerSpec(
+        model_path=str(model), device="cpu", arm=arm, depth=DEPTH, window_tokens=None, sink_tokens=None, tp=tp,
+        dtype=dtype, kv_dtype=dtype, target_backend="intel_amx", draft_backend="intel_amx", context_length=4096,
+        max_running_requests=4, chunked_prefill_tokens=256, max_total_tokens=8192, threads=tp,
+        extra_arguments=("--max-mamba-cache-size", "16", *extra),
+    )  # fmt: skip
+    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+    with Server(spec, log, startup_timeout_s=600) as server:
+        alone = []
+        for prompt in prompts():
+            alone += server.client.generate([prompt], sampling, timeout_s=300)
+            server.client.flush_cache()
+        return Answers(alone, server.client.generate(prompts(), sampling, timeout_s=300))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Answers]]:
+    """Ask each server once, however many tests look at its answers."""
+    folder = tmp_path_factory.mktemp("servers")
+    models = {
+        "hybrid": write_checkpoint(folder / "hybrid", noise=NOISE),
+        "experts": write_checkpoint(folder / "experts", experts=8, head_dim=64, noise=NOISE),
+    }
+    kept: dict[tuple, Answers] = {}
+
+    def once(
+        model: str, arm: str, dtype: str = "float32", tp: int = 1, extra: tuple[str, ...] = ()
+    ) -> Answers:
+        key = (model, arm, dtype, tp, extra)
+        if key not in kept:
+            kept[key] = ask(models[model], folder / f"{len(kept)}.log", arm, dtype, tp, extra)
+        return kept[key]
+
+    yield once
+
+
+def check_speculation(answers: Answers, levels: int, chain: bool) -> None:
+    """The counts SGLang reports add up, and drafts were accepted as well as rejected."""
+    accepted_of_all: list[int] = [0] * (levels + 1)
+    for answer in [*answers.alone, *answers.together]:
+        meta = answer["meta_info"]
+        histogram = meta["spec_correct_drafts_histogram"]
+        assert len(histogram) <= levels + 1
+        assert sum(histogram) == meta["spec_verify_ct"]
+        accepted = sum(n * count for n, count in enumerate(histogram))
+        assert accepted == meta["spec_num_correct_drafts"]
+        # the prefill emits a token as well; the last step may emit more than were asked for
+        emitted = 1 + meta["spec_verify_ct"] + accepted
+        assert meta["completion_tokens"] == NEW_TOKENS <= emitted <= NEW_TOKENS + levels
+        if chain:
+            assert meta["spec_num_proposed_drafts"] == levels * meta["spec_verify_ct"]
+        for n, count in enumerate(histogram):
+            accepted_of_all[n] += count
+    assert accepted_of_all[0] > 0, "no draft was ever rejected at once: nothing to roll back"
+    assert sum(accepted_of_all[2:]) > 0, "no two drafts in a row were accepted"
+
+
+def test_native_equals_dense(asked) -> None:
+    dense, native = asked("hybrid", "dense"), asked("hybrid", "native")
+    assert native.ids == dense.ids
+    assert native.ids_together == dense.ids_together == dense.ids
+    check_speculation(native, DEPTH - 1, chain=True)
+
+
+def test_two_ranks_equal_one(asked) -> None:
+    one, two = asked("hybrid", "native"), asked("hybrid", "native", tp=2)
+    assert two.ids == one.ids
+    assert two.ids_together == one.ids_together
+    histograms = [
+        [answer["meta_info"]["spec_correct_drafts_histogram"] for answer in answers.alone]
+        for answers in (one, two)
+    ]
+    assert histograms[0] == histograms[1]
+
+
+@pytest.mark.slow
+def test_native_equals_dense_in_bfloat16(asked) -> None:
+    """One request at a time, so that every product has the rows of one request."""
+    dense, native = asked("hybrid", "dense", "bfloat16"), asked("hybrid", "native", "bfloat16")
+    assert native.ids == dense.ids
+    check_speculation(native, DEPTH - 1, chain=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_native_equals_dense_with_experts(asked, dtype) -> None:
+    dense, native = asked("experts", "dense", dtype), asked("experts", "native", dtype)
+    assert native.ids == dense.ids
+    check_speculation(native, DEPTH - 1, chain=True)
+
+
+@pytest.mark.slow
+def test_trees_equal_dense(asked) -> None:
+    """Two branches a level: attention by the tree's mask, recurrence by the tree's parents, KV moved after."""
+    dense, trees = asked("hybrid", "dense"), asked("hybrid", "native", extra=TREE)
+    assert trees.ids == dense.ids
+    assert trees.ids_together == dense.ids_together
+    check_speculation(trees, 3, chain=False)
