@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def write_bytes(path: Path, body: bytes) -> Path:
         scratch.write_bytes(body)
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another place with --out") from error
     return path
 

@@ -61,7 +61,7 @@ def read_speculation(meta: Mapping[str, Any], depth: int | None = None) -> Specu
     if histogram is not None:
         problems += _histogram_problems(histogram, verify, correct, depth)
         histogram = histogram + (0,) * ((depth or 0) - len(histogram))
-    if None not in (proposed, verify) and depth is not None and proposed != verify * (depth - 1):
+    if proposed is not None and verify is not None and depth is not None and proposed != verify * (depth - 1):
         problems.append(f"proposed_mismatch: {proposed} is not {verify} steps x {depth - 1} drafts")
     accept_length, approximate, overshoot = None, False, None
     if verify:

@@ -10,7 +10,7 @@ from analysis.estimators import Estimate
 from analysis.extras import Phases, read_extra
 from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
 from analysis.study import Pick, Study, accept_length, pooled, tpot_ms
-from analysis.tables.base import ANY, Site, contexts, main_depth, main_task, sites
+from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
 from analysis.tables.memory import draft_share
 
@@ -107,7 +107,7 @@ def decomposition(study: Study) -> Figure | None:
     columns: list[tuple[str, Phases]] = []
     for site in _measured(study):
         for arm in ("native", site.window_arm):
-            for cell in site.cells(arm, probe=ANY, draft_backend=ANY, prune_draft_prefill=ANY):
+            for cell in site.traced(arm):
                 phases = read_extra(cell.record, "phases", Phases)
                 if phases is not None:
                     p = cell.point

@@ -51,7 +51,7 @@ _PAPER_MARKERS = ("v", "P", "X")
 
 def figure_3(study: Study) -> Figure | None:
     """step native / step window - 1 against context; the paper's two contexts as open markers."""
-    figure, (axis,) = panels(1, height=3.2)
+    figure, (axis,) = panels(1, height=3.6)
     used: set[int] = set()
     drawn = False
     looks = (("#0072B2", "D", "-"), ("#D55E00", "o", "--"), ("#009E73", "^", "-."), ("#CC79A7", "s", ":"))
@@ -90,7 +90,8 @@ def figure_3(study: Study) -> Figure | None:
     axis.axhline(0, color="#888888", linewidth=0.8)
     axis.set_ylabel("step native / ring - 1 (%)")
     axis.set_title("The saving of a step against context")
-    axis.legend(fontsize=6.5)
+    # Below the axis: the paper's markers fill the corners.
+    figure.legend(loc="outside lower center", ncols=2, fontsize=6.5)
     return figure
 
 

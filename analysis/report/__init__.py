@@ -13,6 +13,7 @@ from analysis.report.summary import Summary, environment_rows, summarise
 from analysis.study import Cell, Study
 from analysis.tables import TABLES, build
 from analysis.tables.base import INSIDE, NOT_MEASURED, OUTSIDE, Content, Table, Value
+from analysis.tables.render import short_text
 from harness.records import Record
 
 __all__ = ["Summary", "summarise", "write_report"]
@@ -60,7 +61,7 @@ def _figures(study: Study) -> Iterable[dict[str, Any]]:
 def _table_view(table: Table) -> dict[str, Any]:
     rows = [
         [
-            {"text": text, "css": _css(row.get(column.name))}
+            {"text": short_text(row.get(column.name), text), "css": _css(row.get(column.name))}
             for column, text in zip(table.columns, texts, strict=True)
         ]
         for row, texts in zip(table.rows, table.cells(), strict=True)

@@ -161,6 +161,10 @@ class Site:
         conditions |= wanted
         return self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
 
+    def traced(self, arm: str) -> list[Cell]:
+        """Cells of an arm whose records carry extras, at any setting."""
+        return [c for c in (self.group.select(arm=arm) if self.group else []) if c.record.extras]
+
     @property
     def window_arm(self) -> str:
         """The arm that stands for the paper's Windowed-MTP."""

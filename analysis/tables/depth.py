@@ -27,6 +27,12 @@ from analysis.tables.base import (
 )
 
 _SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
+_QWEN_TASKS = ["niah_multiquery_enum", "cwe", "longbench_code_qa"]
+_PAPER_TASKS = {
+    "qwen3.6-35b-a3b": _QWEN_TASKS,
+    "qwen3.5-122b-a10b": _QWEN_TASKS,
+    "nemotron-3-super-120b-a12b": ["niah_multiquery_enum", "fwe_enum"],
+}
 _PAPER_ARM = {"native": "native", "ring": "windowed", "windowed": "windowed"}
 
 
@@ -42,7 +48,7 @@ def table_3(study: Study) -> Table:
         header(study, RATIO_NOTE, "Best depth: the least TPOT among the depths measured."),
     )  # fmt: skip
     for site in sites(study):
-        for task in site.values("task") or ["niah_multiquery_enum", "cwe", "longbench_code_qa"]:
+        for task in site.values("task") or _PAPER_TASKS[site.paper or ""]:
             for context in contexts(site, task=task, arm=lambda a: a != "dense"):
                 _best_depth_row(table, site, task, context)
     return table
@@ -78,7 +84,7 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
 
 
 def _depth(best: tuple[int, list[Cell]] | None, said: Claim | None) -> str:
-    text = str(best[0]) if best else "not measured here"
+    text = str(best[0]) if best else "not measured"
     return f"{text} (paper {said.text})" if said else text
 
 

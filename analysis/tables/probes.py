@@ -22,7 +22,7 @@ T = TypeVar("T", Phases, DecisionProbe, AttentionMass)
 def _probed(site: Site, arm: str, key: str, kind: type[T]) -> Iterator[tuple[Cell, T]]:
     """Cells of an arm that carry an extra, the last repeat of each context and depth."""
     found: dict[tuple[int, int, str], tuple[Cell, T]] = {}
-    for cell in site.cells(arm, probe=ANY, draft_backend=ANY, prune_draft_prefill=ANY):
+    for cell in site.traced(arm):
         extra = read_extra(cell.record, key, kind)
         if extra is not None:
             found[cell.point.context_tokens, cell.point.depth, cell.point.task] = (cell, extra)
@@ -110,7 +110,7 @@ _NO = Kernel(name="", phase="", calls_per_iteration=0, us_per_iteration=0)
 def _kernels(site: Site, arm: str) -> tuple[int | None, dict[str, Kernel]]:
     """(context, draft kernels by name) of the traced cell of longest context."""
     best: tuple[int | None, dict[str, Kernel]] = (None, {})
-    for cell in site.cells(arm, probe=ANY, draft_backend=ANY, prune_draft_prefill=ANY):
+    for cell in site.traced(arm):
         kernels = {k.name: k for k in read_kernels(cell.record) if k.phase.startswith("draft")}
         if kernels and cell.point.context_tokens >= (best[0] or 0):
             best = cell.point.context_tokens, kernels

@@ -63,11 +63,13 @@ def terminal(table: Table) -> Any:
         drawn.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=not value)
     for row, texts in zip(table.rows, table.cells(), strict=True):
         contents = [row.get(column.name) for column in table.columns]
-        drawn.add_row(*(Text(_short(c, t), style=_style(c)) for t, c in zip(texts, contents, strict=True)))
+        drawn.add_row(
+            *(Text(short_text(c, t), style=_style(c)) for t, c in zip(texts, contents, strict=True))
+        )
     return Group(drawn, *(Text(line, style="dim") for line in table.header))
 
 
-def _short(content: Content, text: str) -> str:
+def short_text(content: Content, text: str) -> str:
     """Narrow cells for what was not measured: the paper's value alone, or a dash."""
     if isinstance(content, Value) and content.verdict == NOT_MEASURED:
         return f"not measured; paper {content.claim.text}" if content.claim else "-"

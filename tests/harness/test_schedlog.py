@@ -80,7 +80,7 @@ def test_pools_capacity_and_readiness() -> None:
 
 
 def test_pools_with_labels_belong_to_the_target_until_one_without() -> None:
-    text = b"[2026-11-30 05:00:02] %sKV Cache is allocated. dtype: torch.bfloat16, #tokens: %d, KV size: 1.0 GB\n"
+    text = b"[2026-11-30 05:00:02] %sKV Cache is allocated. dtype: bfloat16, #tokens: %d, KV size: 1.0 GB\n"
     log = schedlog.parse(text % (b"Full ", 10) + text % (b"SWA ", 20) + text % (b"", 30))
     assert [(p.role, p.tokens) for p in log.pools] == [("target", 10), ("target", 20), ("draft", 30)]
 

@@ -1,0 +1,210 @@
+"""Figures, report, comparison, exports, foreign logs and the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from factory import make_record
+
+from analysis import compare, export, figures
+from analysis.cli import main
+from analysis.files import write_text
+from analysis.foreign import marked_pieces
+from analysis.report import summarise, write_report
+from analysis.study import Study
+from harness.errors import ConfigError, RecordError
+from harness.records import Outcome, Record, read_all, write_record
+
+DRAWN = ("2", "3", "4", "fit", "dose", "memory", "context")
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_figures_have_the_same_bytes_twice(name: str, records: list[Record], tmp_path: Path) -> None:
+    files: list[dict[str, bytes]] = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert figures.draw(name, Study(records), folder).stem is not None
+        files.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert files[0] == files[1]
+    assert {Path(n).suffix for n in files[0]} == {".png", ".svg", ".pdf"}
+
+
+def test_traced_and_tp2_figures(tmp_path: Path) -> None:
+    phases = {
+        "source": "torch", "iterations": 9, "verify_base_ms": 5.0, "verify_overhead_ms": 1.0,
+        "draft_ms": 4.0, "iteration_ms": 10.0,
+    }  # fmt: skip
+    records = [make_record("native", probe="trace", record={"extras": {"phases": phases}})]
+    records += [make_record(arm, tp=2, batch=b) for arm in ("native", "ring") for b in (1, 2)]
+    for name in ("decomposition", "5"):
+        assert figures.draw(name, Study(records), tmp_path).stem is not None
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figure_without_data_says_what_it_needs(name: str, tmp_path: Path) -> None:
+    failed = make_record(outcome=Outcome.SERVER_DIED, reason="gone", record={"server": {}})
+    drawn = figures.draw(name, Study([failed]), tmp_path)
+    assert "it needs" in drawn.note and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("count", [1, None])
+def test_report_is_one_file_without_network(count: int | None, records: list[Record], tmp_path: Path) -> None:
+    path = write_report(records[:count], tmp_path / "deep" / "report.html", tmp_path)
+    page = path.read_text()
+    assert not re.search(r"""(src|href)=["']?https?:|@import|<script""", page)
+    assert 'href="../points/' in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids)), "ids of inlined figures do not meet"
+    for target in re.findall(r'href="#([^"]+)"', page):
+        assert target in ids
+
+
+def test_report_escapes_what_records_say(tmp_path: Path) -> None:
+    record = make_record(outcome=Outcome.SERVER_DIED, reason="<script>alert(1)</script>")
+    assert "<script>" not in write_report([record], tmp_path / "r.html", tmp_path).read_text()
+
+
+def test_summary_in_plain_sentences(records: list[Record]) -> None:
+    found = summarise(Study(records))
+    assert "47 records" in found.measured[0] and "46 of 47 are valid" in found.measured[0]
+    assert any("S = 32,768" in line and "1.40 times" in line for line in found.headline)
+    assert any("out_of_memory_at_run" in line for line in found.doubtful)
+
+
+# -- comparison --------------------------------------------------------------------------------------------
+
+
+def test_equal_sets_cannot_be_told_apart(records: list[Record]) -> None:
+    found = compare.compare_sets(records, records, "tpot_ms")
+    assert found.effects and not any(e.told_apart for e in found.effects)
+    assert found.invalid == 2 and found.only_a == found.only_b == 0
+    assert compare.exit_status(found, 5) == 0
+    assert "cannot be told apart" in compare.render(found, "a", "b", 5)
+
+
+def test_a_regression_fails_and_an_improvement_does_not() -> None:
+    before = [make_record("ring", step_ms=20, seed=s) for s in range(4)]
+    after = [make_record("ring", step_ms=24, seed=s, checkpoint="other") for s in range(4)]
+    found = compare.compare_sets(before, after, "step_ms")
+    assert found.effects[0].ratio.value == pytest.approx(1.2, rel=0.01)
+    assert compare.exit_status(found, 5) == 1 and compare.exit_status(found, 30) == 0
+    assert compare.exit_status(compare.compare_sets(after, before, "step_ms"), 5) == 0
+
+
+def test_fewer_accepted_tokens_are_worse() -> None:
+    sets = [[make_record("ring", alpha=a, seed=s, steps=300) for s in range(4)] for a in (1.0, 0.6)]
+    found = compare.compare_sets(*sets, "accept_length")
+    assert found.effects[0].worse_percent > 10 and compare.exit_status(found, 5) == 1
+
+
+def test_arms_are_paired_by_prompt_and_depth(records: list[Record]) -> None:
+    found = compare.compare_arms(records, "native", "ring", "step_ms")
+    longest = next(e for e in found.effects if "S=32768" in e.label)
+    assert longest.pairs == 3 and longest.ratio.value == pytest.approx(1 / 1.4, rel=0.01)
+
+
+def test_nothing_in_common_is_status_2() -> None:
+    found = compare.compare_sets([make_record(seed=1)], [make_record(seed=2)], "tpot_ms")
+    assert compare.exit_status(found, 5) == 2
+
+
+# -- exports -----------------------------------------------------------------------------------------------
+
+
+def test_exports_read_back(records: list[Record], tmp_path: Path) -> None:
+    paths = export.write(records, tmp_path)
+    assert [p.name for p in paths] == [
+        "points.parquet", "points.csv", "decode_steps.parquet", "decode_steps.csv",
+    ]  # fmt: skip
+    points, steps = export.read(paths[0]), export.read(paths[2])
+    assert tuple(points.columns) == export.POINT_COLUMNS and tuple(steps.columns) == export.STEP_COLUMNS
+    assert len(points) == len(records) and len(steps) == sum(len(r.decode_steps) for r in records)
+    assert export.read(paths[1])["key"].tolist() == points["key"].tolist()
+
+
+def test_an_export_of_another_version_says_what_to_do(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "points.csv", "export_schema_version,key\n0,ab\n")
+    with pytest.raises(RecordError, match="export it again"):
+        export.read(path)
+
+
+# -- foreign logs ------------------------------------------------------------------------------------------
+
+STEP = (
+    "[2026-11-30 05:10:{:02d} TP0] Decode batch, #running-req: {}, #token: 9000, token usage: 0.1, "
+    "accept len: 2.00, accept rate: 0.17, gen throughput (token/s): 100.00, #queue-req: 0\n"
+)
+
+
+def foreign_log() -> str:
+    body = STEP.format(0, 1) + "RK_DEC_BEGIN tag=native_b1 B=1 d=7\n"
+    body += "".join(STEP.format(i, 1) for i in range(1, 12)) + "RK_DEC_END tag=native_b1\n"
+    body += STEP.format(20, 1) + "RK_DEC_BEGIN tag=native_b2 B=2\n"
+    return body + "".join(STEP.format(30 + i, 2) for i in range(12))
+
+
+def test_marks_cut_a_log_into_pieces() -> None:
+    pieces = marked_pieces(foreign_log().encode())
+    assert [(p.tag, p.batch, p.closed) for p in pieces] == [("native_b1", 1, True), ("native_b2", 2, False)]
+    assert pieces[0].body.count(b"Decode batch") == 11
+
+
+ARGUMENTS = ["--model", "m", "--hardware", "h", "--arm", "native", "--context", "9000"]
+
+
+def test_marked_logs_become_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_text(tmp_path / "s.log", foreign_log())
+    assert main(["import-log", str(log), "--results", str(tmp_path / "r"), *ARGUMENTS]) == 0
+    found = {r.point.batch: r for r in read_all(tmp_path / "r")[0]}
+    assert sorted(found) == [1, 2]
+    assert {r.source for r in found.values()} == {"imported"}
+    assert len(found[1].decode_steps) == 11
+    assert main(["table", "2", "--results", str(tmp_path / "r"), "--format", "csv"]) == 0
+    assert "m,h,9000,imported,native" in capsys.readouterr().out
+
+
+def test_a_time_range_becomes_a_record(tmp_path: Path) -> None:
+    log = write_text(tmp_path / "s.log", foreign_log())
+    arguments = ["import-log", str(log), "--results", str(tmp_path / "r"), *ARGUMENTS, "--batch", "2"]
+    assert main([*arguments, "--from", "2026-11-30 05:10:30"]) == 0
+    assert len(read_all(tmp_path / "r")[0][0].decode_steps) == 12
+    assert main([*arguments, "--from", "yesterday"]) == 2
+    assert main([*arguments, "--from", "2027-01-01 00:00:00"]) == 2
+
+
+# -- command line ------------------------------------------------------------------------------------------
+
+
+def test_commands_on_a_result_set(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--results", str(results)]
+    assert main(["table", "2", *where]) == 0
+    assert "Table 2" in capsys.readouterr().out
+    assert main(["tables", *where, "--out", str(tmp_path / "t")]) == 0
+    assert len(list((tmp_path / "t").iterdir())) == 19 * 4
+    assert main(["figure", "2", *where, "--out", str(tmp_path / "f")]) == 0
+    assert main(["report", *where, "--out", str(tmp_path / "r.html")]) == 0
+    assert main(["export", *where, "--out", str(tmp_path / "e")]) == 0
+    assert main(["compare", "native", "native", *where]) == 0
+    assert main(["check", *where]) == 1
+    assert "46 of 47 records are valid" in capsys.readouterr().out
+
+
+def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "2", "--results", str(tmp_path)]) == 2
+    assert main(["table", "99", "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("error: ") == 2
+
+
+def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_record(tmp_path, make_record())
+    broken = write_record(tmp_path, make_record(seed=1)) / "record.json"
+    broken.write_bytes(broken.read_bytes()[:100])
+    assert main(["table", "1", "--results", str(tmp_path)]) == 0
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_an_unwritable_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_text(tmp_path / "file" / "x.csv", "")
