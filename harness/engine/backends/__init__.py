@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-NAMES = ("triton", "intel_amx", "flashinfer")
+NAMES = ("triton", "intel_amx")
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,3 @@ def load(name: str) -> DraftBackends:
     module = importlib.import_module(f"harness.engine.backends.{name}")
     backends: DraftBackends = module.build()
     return backends
-
-
-def reads_windowed(backend: Any) -> bool:
-    """Whether a backend object is one of ours."""
-    return bool(getattr(backend, "reads_windowed", False))

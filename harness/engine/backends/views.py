@@ -1,6 +1,6 @@
 """Views of a batch in which every request looks as short as what its draft may read.
 
-For the backends that read through the runner's `KVIndexTranslator` (Triton, FlashInfer): they get a shallow
+For the backends that read through the runner's `KVIndexTranslator` (Triton): they get a shallow
 copy of the batch whose rows are 0, 1, ..., whose lengths are the kept ones, and a translator whose
 `req_to_token` is the compact table. The buffers are fixed, as a CUDA graph's replay needs.
 """

@@ -1,4 +1,4 @@
-"""A plugin of the tests: plans the draft's forwards as a CUDA graph's capture and replay would, and runs them.
+"""A plugin of the tests: plans the draft's forwards as a CUDA graph's capture and replay would.
 
 Loaded into the server's processes beside ours. Draft decode is planned with padded lanes, into the persistent
 buffers, once as capture and once as replay; the eager forward then reads those buffers. Draft extend is
