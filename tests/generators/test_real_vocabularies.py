@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,14 +38,15 @@ VOCABULARIES = ("qwen", "tekken", "mistral", "tiny")
 
 @pytest.fixture(scope="module")
 def longbench(tmp_path_factory):
-    """A row of LongBench-v2's shape whose document is longer than 1.04M tokens in every vocabulary."""
+    """Rows of LongBench-v2's shape, one with a document longer than 1.04M tokens in every vocabulary."""
     import orjson
 
     sources = sorted(Path(os.__file__).parent.rglob("*.py"))
     text = "".join(source.read_text("utf-8", errors="ignore") for source in sources[:3000])
-    path = tmp_path_factory.mktemp("longbench") / "data.json"
-    path.write_bytes(orjson.dumps([row(text[:9_000_000])]))
-    return str(path)
+    folder = tmp_path_factory.mktemp("longbench")
+    (folder / "short.json").write_bytes(orjson.dumps([row(text[:60_000])]))
+    (folder / "long.json").write_bytes(orjson.dumps([row(text[:9_000_000])]))
+    return folder
 
 
 def check(vocabulary, request, longbench, name, task, length):
@@ -54,7 +56,7 @@ def check(vocabulary, request, longbench, name, task, length):
     tokenizer = vocabulary(name)
     params = {**TASKS[task], **(SHORT.get(task, {}) if length < 2000 else {})}
     if "data" in params:
-        params["data"] = longbench
+        params["data"] = str(longbench / ("short.json" if length < 9000 else "long.json"))
     record = generators.build(task, context_tokens=length, tokenizer=tokenizer, seed=11, **params)
     assert len(record.input_ids) == length
     if task == "random":
@@ -69,6 +71,7 @@ def check(vocabulary, request, longbench, name, task, length):
         assert original(folder).encode(record.text, add_special_tokens=False).ids == record.input_ids.tolist()
 
 
+@cache
 def original(folder: Path) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
