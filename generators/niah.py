@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from generators.assemble import Draft, Filler, haystack
 from generators.documents import UserText, expand, read_text
 from generators.fillers import Pattern, Prose
+from generators.rng import Stream
 from generators.task import Built, Context, at_least, one_of
 from generators.templates import (
     NIAH_ASK_ALL_VALUES,
@@ -22,6 +23,7 @@ from generators.templates import (
     fill,
     spoken_list,
 )
+from generators.words import compound, compound_count
 from harness.errors import ConfigError
 
 _KINDS = {"numbers": "number", "words": "word", "uuids": "uuid"}
@@ -167,3 +169,40 @@ def _distractors(kind: str, labels: _Labels) -> tuple[list[str | int], Iterator[
     pattern: list[str | int] = [*(f" {word}" for word in begin.split()), 0]
     pairs = zip(labels.keys, labels.values, strict=False)
     return pattern, ((f" {key}{middle}{value}{ending}",) for key, value in pairs)
+
+
+class _Labels:
+    """Different keys and different values, none of which is in the background text.
+
+    Attributes:
+        keys, values: iterators over the drawn labels.
+    """
+
+    def __init__(
+        self, stream: Stream, keys_kind: str, values_kind: str, keys: int, values: int, background: str
+    ) -> None:
+        # Where both are words they come from one draw, so that no key is a value.
+        shared = (
+            _draw(stream.child("labels"), "words", keys + values)
+            if keys_kind == values_kind == "words"
+            else []
+        )
+        key_list = shared[:keys] or _draw(stream.child("keys"), keys_kind, keys)
+        value_list = shared[keys:] or _draw(stream.child("values"), values_kind, values)
+        self.keys: Iterator[str] = (key for key in key_list if key not in background)
+        self.values: Iterator[str] = (value for value in value_list if value not in background)
+
+
+def _draw(stream: Stream, kind: str, count: int) -> list[str]:
+    if kind == "words":
+        return [compound(number) for number in stream.distinct(compound_count(), count)]
+    if kind == "numbers":
+        low = 10 ** (_DIGITS - 1)
+        return [str(low + number) for number in stream.distinct(9 * low, count)]
+    words = stream.words(2 * count)
+    return [_uuid(int(words[2 * i]), int(words[2 * i + 1])) for i in range(count)]
+
+
+def _uuid(high: int, low: int) -> str:
+    digits = f"{high:016x}{low:016x}"
+    return "-".join((digits[:8], digits[8:12], "4" + digits[13:16], "a" + digits[17:20], digits[20:]))
