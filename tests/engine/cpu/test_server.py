@@ -53,8 +53,9 @@ def prompts() -> list[list[int]]:
 
 def ask(model: Path, log: Path, arm: str, dtype: str, tp: int = 1, extra: tuple[str, ...] = ()) -> Answers:
     spec = ServerSpec(
-        model_path=str(model), device="cpu", arm=arm, depth=DEPTH, window_tokens=None, sink_tokens=None, tp=tp,
-        dtype=dtype, kv_dtype=dtype, target_backend="intel_amx", draft_backend="intel_amx", context_length=4096,
+        model_path=str(model), device="cpu", arm=arm, depth=DEPTH, window_tokens=None, sink_tokens=None,
+        tp=tp, dtype=dtype, kv_dtype=dtype, target_backend="intel_amx", draft_backend="intel_amx",
+        context_length=4096,
         max_running_requests=4, chunked_prefill_tokens=256, max_total_tokens=8192, threads=tp,
         extra_arguments=("--max-mamba-cache-size", "16", *extra),
     )  # fmt: skip
@@ -120,11 +121,9 @@ def test_two_ranks_equal_one(asked) -> None:
     one, two = asked("hybrid", "native"), asked("hybrid", "native", tp=2)
     assert two.ids == one.ids
     assert two.ids_together == one.ids_together
-    histograms = [
-        [answer["meta_info"]["spec_correct_drafts_histogram"] for answer in answers.alone]
-        for answers in (one, two)
-    ]
-    assert histograms[0] == histograms[1]
+    name = "spec_correct_drafts_histogram"
+    for mine, theirs in zip(one.alone, two.alone, strict=True):
+        assert mine["meta_info"][name] == theirs["meta_info"][name]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ EXACT_ROWS = 16
 EXACT_CONTEXT_TOKENS = 8192
 MASKED_BLOCK_ROWS = 256
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _counting = torch.arange(4096, dtype=torch.int32)
 
 
