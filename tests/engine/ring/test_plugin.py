@@ -54,7 +54,7 @@ def test_off_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_settings_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SGLANG_USE_CPU_ENGINE", raising=False)
     monkeypatch.setenv(VARIABLE, '{"mode": "ring", "window_tokens": -1}')
-    with pytest.raises(SystemExit, match="windowed-mtp: .*window_tokens > 0"):
+    with pytest.raises(SystemExit, match=r"windowed-mtp: .*window_tokens > 0"):
         activate()
 
 
@@ -64,7 +64,7 @@ def test_an_unknown_version_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SGLANG_USE_CPU_ENGINE", raising=False)
     monkeypatch.setenv(VARIABLE, SETTINGS.environment()[VARIABLE])
     monkeypatch.setattr(sglang, "__version__", "0.5.24")
-    with pytest.raises(SystemExit, match="install sglang==0.5.23"):
+    with pytest.raises(SystemExit, match=r"install sglang==0\.5\.23"):
         activate()
 
 
