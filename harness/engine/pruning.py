@@ -56,14 +56,14 @@ def prune(geometry: RingGeometry, chunks: Sequence[tuple[int, int, int]], forwar
     if sum(counts) == start:
         return
     device = forward_batch.positions.device
-    selected = torch.cat(kept).to(device, non_blocking=True)
+    selected = _to_device(torch.cat(kept), device)
     forward_batch.input_ids = forward_batch.input_ids[selected]
     forward_batch.positions = forward_batch.positions[selected]
     forward_batch.out_cache_loc = forward_batch.out_cache_loc[selected]
     forward_batch.spec_info.hidden_states = forward_batch.spec_info.hidden_states[selected]
     if forward_batch.mrope_positions is not None:
         forward_batch.mrope_positions = forward_batch.mrope_positions[:, selected]
-    lengths = torch.tensor(counts, dtype=torch.int32).to(device, non_blocking=True)
+    lengths = _to_device(torch.tensor(counts, dtype=torch.int32), device)
     forward_batch.extend_seq_lens = lengths
     forward_batch.extend_seq_lens_cpu = counts
     forward_batch.extend_start_loc = torch.cumsum(lengths, 0, dtype=torch.int32) - lengths
@@ -76,6 +76,11 @@ def prune(geometry: RingGeometry, chunks: Sequence[tuple[int, int, int]], forwar
         forward_batch.global_num_token_non_padded = torch.full_like(
             forward_batch.global_num_token_non_padded, sum(counts)
         )
+
+
+def _to_device(values: Tensor, device: torch.device) -> Tensor:
+    # From pinned memory: a copy from pageable memory would wait for the GPU.
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def can_skip(geometry: RingGeometry, batch: Any) -> bool:
