@@ -9,7 +9,7 @@ RESULTS ?= results
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all lint bench bench-engine bench-inputs clean
+.PHONY: help setup demo test test-slow test-all lint tables figures report bench bench-engine bench-inputs bench-logs clean
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 24
@@ -40,10 +40,25 @@ lint: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: bench-inputs bench-engine ## all benchmarks, as ratios in one run
+# The default set is results/, or the committed reference set where nothing was measured yet.
+SET = $(if $(filter-out results,$(RESULTS)),--results $(RESULTS))
+
+table-%: $(STAMP) ## one table beside the paper's values: table-2, table-memory, table-lossless ...
+	@$(PY) -m analysis table $* $(SET)
+
+figure-%: $(STAMP) ## one figure as PNG, SVG and PDF: figure-3, figure-fit ...
+	@$(PY) -m analysis figure $* $(SET)
+
+tables figures report: $(STAMP) ## every table, every figure, or the HTML report
+	@$(PY) -m analysis $@ $(SET)
+
+bench: bench-inputs bench-logs bench-engine ## all benchmarks, as ratios in one run
 
 bench-inputs: $(STAMP) ## building exact-length inputs against tokenising them
 	$(PY) -m benchmarks.inputs
+
+bench-logs: $(STAMP) ## lines a second of the scheduler-log parser
+	$(PY) -m benchmarks.logs
 
 bench-engine: $(STAMP) ## step time native / windowed / ring, prefill with and without pruning
 	$(PY) -m benchmarks.engine

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")
 
     figure = with_results(add("figure", _figure, "draw one figure as PNG, SVG and PDF"))
-    figure.add_argument("name", help="2 to 5, fit, dose, decomposition, memory or context")
+    figure.add_argument("name", help="2 to 5, fit, dose, decomposition, memory, step or context")
     figure.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
 
     figures = with_results(add("figures", _figures, "draw every figure"))

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from analysis.acceptance import PositionAcceptance, conditional_acceptance
+from analysis import figures
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.outputs import compare_outputs, screen_repetition
+from analysis.study import Study, mean_of
 from analysis.summary import show as show_estimate
 from harness.points import ARMS, SPECULATIVE_ARMS
 from harness.records import Outcome, Record
 
-# Two-sided 95 % quantiles of Student's t for 1, 2, 3, ... degrees of freedom.
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-_MIN_PAIRS = 3
+FIGURES = ("2", "step")
 
 Measured = dict[tuple[str, int, int], tuple[Record, StepStatistics]]
 
@@ -39,13 +35,9 @@ def show(records: Sequence[Record], figures_dir: Path, console: Console) -> None
         for line in agreement_lines(measured, context):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if measured:
-        from analysis import demo_figures  # noqa: PLC0415  (matplotlib only when there is something to draw)
-
-        figures_dir.mkdir(parents=True, exist_ok=True)
-        first = next(iter(measured.values()))[0]
-        title = f"{first.point.model} on {first.point.hardware}"
-        demo_figures.per_position(acceptance_by_arm(measured), title, figures_dir)
-        demo_figures.step_by_context(steps_by_context(measured), title, figures_dir)
+        study = Study(records)
+        for name in FIGURES:
+            figures.draw(name, study, figures_dir)
 
 
 def usable(records: Sequence[Record], console: Console) -> Measured:
@@ -131,22 +123,6 @@ def _shown_ratio(cells: Measured, over: str, arm: str, pick: Callable[[StepStati
     return show_estimate(mean_of(pairs)) if pairs else "-"
 
 
-def mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Mean of independent estimates; the interval is Student's t over 3 or more, else their own, averaged."""
-    values = np.asarray([e.value for e in estimates], dtype=np.float64)
-    mean = float(values.mean())
-    if values.size >= _MIN_PAIRS:
-        quantile = _T95[min(values.size - 2, len(_T95) - 1)]
-        half = quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
-        return Estimate(mean, mean - half, mean + half, values.size)
-    return Estimate(
-        mean,
-        float(np.mean([e.low for e in estimates])),
-        float(np.mean([e.high for e in estimates])),
-        sum(e.n for e in estimates),
-    )
-
-
 def agreement_lines(measured: Measured, context: int) -> list[str]:
     """Whether greedy outputs are the same tokens in every arm, prompt by prompt."""
     lines = []
@@ -167,19 +143,3 @@ def agreement_lines(measured: Measured, context: int) -> list[str]:
         verdict = "; ".join(differing) or f"identical in {', '.join(outputs)}"
         lines.append(f"outputs, S = {context:,}, prompt {seed}: {verdict} ({len(outputs[base])} tokens)")
     return lines
-
-
-def acceptance_by_arm(measured: Measured) -> dict[str, list[PositionAcceptance]]:
-    """alpha_j of each speculative arm, pooled over contexts and prompts."""
-    histograms: dict[str, list[list[int]]] = defaultdict(list)
-    for (arm, _, _), (record, _) in measured.items():
-        histograms[arm] += [r.accept_histogram for r in record.requests if r.accept_histogram]
-    return {arm: conditional_acceptance(found) for arm, found in histograms.items() if found}
-
-
-def steps_by_context(measured: Measured) -> dict[str, dict[int, Estimate]]:
-    """T_iter of each arm by context, averaged over prompts."""
-    grouped: dict[str, dict[int, list[Estimate]]] = defaultdict(lambda: defaultdict(list))
-    for (arm, context, _), (_, found) in measured.items():
-        grouped[arm][context].append(found.step_ms)
-    return {arm: {c: mean_of(v) for c, v in sorted(by.items())} for arm, by in grouped.items()}

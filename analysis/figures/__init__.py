@@ -24,6 +24,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     "dose": ("dose_response", "two windows"),
     "decomposition": ("decomposition", "traced records"),
     "memory": ("draft_kv_share", "pools larger than the log's rounding"),
+    "step": ("step_by_context", "a valid record"),
     "context": ("acceptance_by_context", "speculative arms"),
 }
 
@@ -41,6 +42,7 @@ def make(name: str, study: Study) -> Figure | None:
         "2": paper.figure_2, "3": paper.figure_3, "4": paper.figure_4, "5": paper.figure_5,
         "fit": more.latency_fit, "dose": more.dose_response, "decomposition": more.decomposition,
         "memory": more.memory_share, "context": more.acceptance_by_context,
+        "step": more.step_by_context,
     }  # fmt: skip
     if short not in makers:
         raise ConfigError(f"there is no figure {name!r}: choose one of {', '.join(FIGURES)}")

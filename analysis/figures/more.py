@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.estimators import Estimate
 from analysis.extras import Phases, read_extra
 from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
-from analysis.study import Pick, Study, accept_length, pooled, tpot_ms
+from analysis.study import Pick, Study, accept_length, pooled, step_ms, tpot_ms
 from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
 from analysis.tables.memory import draft_share
@@ -158,16 +158,25 @@ def memory_share(study: Study) -> Figure | None:
     return figure
 
 
+def step_by_context(study: Study) -> Figure | None:
+    """Step time against context for every arm, dense included."""
+    return _by_context(study, ("dense", "native", "windowed", "ring"), step_ms, "step (ms)", bottom=0)
+
+
 def acceptance_by_context(study: Study) -> Figure | None:
     """Acceptance length against context for every speculative arm."""
+    return _by_context(study, ("native", "windowed", "ring"), accept_length, "acceptance length", bottom=1)
+
+
+def _by_context(study: Study, arms: tuple[str, ...], pick: Pick, label: str, bottom: float) -> Figure | None:
     shown = []
     for site in _measured(study):
         task, depth = main_task(site), main_depth(site)
         lines: dict[str, list[tuple[int, Estimate]]] = {}
-        for arm in ("native", "windowed", "ring"):
+        for arm in arms:
             for context in contexts(site, task=task, arm=arm):
-                where = {"task": task, "context_tokens": context, "depth": depth}
-                estimate = pooled(site.cells(arm, **where), accept_length).estimate
+                where = {"task": task, "context_tokens": context, "depth": 1 if arm == "dense" else depth}
+                estimate = pooled(site.cells(arm, **where), pick).estimate
                 if estimate is not None:
                     lines.setdefault(arm, []).append((context, estimate))
         if lines:
@@ -180,7 +189,7 @@ def acceptance_by_context(study: Study) -> Figure | None:
             line(axis, arm, [c for c, _ in found], [e for _, e in found])
         tokens(axis, sorted({c for found in lines.values() for c, _ in found}))
         axis.set_title(f"{site.model} on {site.hardware}\n{task}, d = {depth}")
-        axis.set_ylim(bottom=1)
+        axis.set_ylim(bottom=bottom)
         axis.legend()
-    axes[0].set_ylabel("acceptance length")
+    axes[0].set_ylabel(label)
     return figure

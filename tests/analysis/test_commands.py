@@ -17,7 +17,7 @@ from analysis.study import Study
 from harness.errors import ConfigError, RecordError
 from harness.records import Outcome, Record, read_all, write_record
 
-DRAWN = ("2", "3", "4", "fit", "dose", "memory", "context")
+DRAWN = ("2", "3", "4", "fit", "dose", "memory", "step", "context")
 
 
 @pytest.mark.parametrize("name", DRAWN)

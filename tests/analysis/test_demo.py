@@ -1,0 +1,65 @@
+"""What the demo prints and the one-line summaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from factory import make_record
+from rich.console import Console
+
+from analysis import demo
+from analysis.summary import summary_line
+from harness.records import Outcome, Record
+
+
+def shown(records: list[Record], folder: Path) -> str:
+    console = Console(width=170, record=True, quiet=True)
+    console.quiet = False
+    with console.capture() as capture:
+        demo.show(records, folder, console)
+    return capture.get()
+
+
+def test_demo_shows_every_arm_and_context(tmp_path: Path) -> None:
+    same = {"output_ids": list(range(50))}
+    records = [
+        make_record(arm, seed=seed, context_tokens=context, step_ms=20 if arm == "ring" else 30, request=same)
+        for arm in ("dense", "native", "windowed", "ring")
+        for context in (8192, 32768)
+        for seed in range(3)
+    ]
+    text = shown(records, tmp_path)
+    assert text.count("Table 2 on tiny / cpu") == 2 and "S = 8,192" in text and "S = 32,768" in text
+    assert "1.50 [" in text, "30 ms against 20 ms"
+    assert text.count("identical in dense, native, windowed, ring") == 6
+    assert {p.name for p in tmp_path.iterdir()} >= {"figure_2.png", "step_by_context.svg"}
+
+
+def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
+    records = [
+        make_record("native", request={"output_ids": list(range(30))}),
+        make_record("ring", request={"output_ids": [*range(12), 99, *range(13, 30)]}),
+        make_record("windowed", outcome=Outcome.SERVER_DIED, reason="killed by the system"),
+    ]
+    text = shown(records, tmp_path)
+    assert "killed by the system" in text
+    assert "ring differs from native at token 12" in text
+
+
+def test_demo_without_a_measurement_draws_nothing(tmp_path: Path) -> None:
+    assert "left out" in shown([make_record(steps=3)], tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+def test_summary_line() -> None:
+    line = summary_line(make_record("ring", request={"output_ids": [4] * 90, "scores": {"strict": 0.5}}))
+    assert (
+        "step 19.98 [" in line
+        and "steady steps" in line
+        and "repeats itself" in line
+        and "score 0.50" in line
+    )
+    assert summary_line(make_record(steps=3)).endswith("too few decode steps for a steady state")
+    assert "out_of_memory_at_start - full" in summary_line(
+        make_record(outcome=Outcome.OUT_OF_MEMORY_AT_START, reason="full")
+    )
