@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any, Protocol
 from harness.errors import HarnessError, ServerError
 from harness.host.environment import capture_environment
 from harness.measure.inputs import InputStore
+from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
 from harness.measure.protocol import TimedRun, timed_run, warm_up
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
 from harness.schedlog import Event
 from harness.server import capacity
+from harness.server.attach import AnyServer, RunningServer
 from harness.server.lifecycle import Server
 from harness.server.spec import ServerSpec
 
@@ -43,7 +46,8 @@ class Boot:
 class BootContext:
     """What every boot of a study needs.
 
-    `input_stores` maps a model name to the inputs made with its tokenizer.
+    `url` names a server that runs already, `url_log` its log; else each boot starts its own. `owns` says
+    whether a key's record is still this process's to write.
     """
 
     results: Path
@@ -53,6 +57,9 @@ class BootContext:
     stall_limit_s: float = 900.0
     stop_timeout_s: float = 60.0
     port: int | None = None
+    url: str | None = None
+    url_log: Path | None = None
+    owns: Callable[[str], bool] = lambda key: True
 
 
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
@@ -61,59 +68,70 @@ def run_boot(boot: Boot, context: BootContext) -> list[Record]:
     KeyboardInterrupt and SystemExit pass through after the server has been stopped; points that were not
     reached leave no record, so that the next run measures them.
     """
-    boot = _order(boot)
     records: list[Record] = []
     remaining = list(boot.points)
     while remaining:
-        done = _run_server(Boot(boot.spec, tuple(remaining)), context)
-        records += done
-        remaining = remaining[len(done) :]
+        records += _run_server(Boot(boot.spec, tuple(remaining)), context)
+        recorded = {record.key for record in records}
+        remaining = [point for point in remaining if point.key not in recorded]
     return records
-
-
-def _order(boot: Boot) -> Boot:
-    """Short contexts first: cheap points are safe before an expensive one can kill the server."""
-    return Boot(boot.spec, tuple(sorted(boot.points, key=lambda p: (p.batch * p.context_tokens, p.key))))
 
 
 def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     """One server start; returns records up to and including the point that broke the server, if one did."""
     log_path = context.results / "logs" / "servers" / f"{boot.spec.key}-{time.time_ns()}.log"
     context.view.boot_starts(boot.spec, boot.points)
-    server = Server(
-        boot.spec,
-        log_path,
-        listener=context.view.log_event,
-        startup_timeout_s=context.startup_timeout_s,
-        stop_timeout_s=context.stop_timeout_s,
-        port=context.port,
-    )
+    server = _server(boot.spec, log_path, context)
     began = _now()
     environment = capture_environment()
     records: list[Record] = []
     try:
         with server:
             context.view.boot_ready(server.info)
-            for point in boot.points:
-                record, raw_log, broken = _run_point(point, server, context, environment)
-                _store(record, raw_log, context)
-                records.append(record)
-                if broken:
-                    break
+            broken = False
+            while not broken and len(records) < len(boot.points):
+                recorded = {record.key for record in records}
+                run = runs([point for point in boot.points if point.key not in recorded])[0]
+                made, raw_log, broken = _measure(run, server, context, environment)
+                for record in made:
+                    _store(record, raw_log, context)
+                records += made
     except ServerError as error:
         # The start failed: the same would happen to every point of this boot.
         raw_log = log_path.read_bytes() if log_path.exists() else b""
-        for point in boot.points[len(records) :]:
+        recorded = {record.key for record in records}
+        for point in (p for p in boot.points if p.key not in recorded):
             record = _failure(point, error, began, environment, server.info)
             _store(record, raw_log, context)
             records.append(record)
     return records
 
 
-def _run_point(
-    point: Point, server: Server, context: BootContext, environment: dict[str, Any]
-) -> tuple[Record, bytes, bool]:
-    """Measure one point. Returns its record, its raw log, and whether the server must be replaced."""
+def _server(spec: ServerSpec, log_path: Path, context: BootContext) -> AnyServer:
+    if context.url is not None:
+        return RunningServer(spec, context.url, context.url_log, listener=context.view.log_event)
+    return Server(
+        spec,
+        log_path,
+        listener=context.view.log_event,
+        startup_timeout_s=context.startup_timeout_s,
+        stop_timeout_s=context.stop_timeout_s,
+        port=context.port,
+    )
+
+
+def _measure(
+    points: Sequence[Point],
+    server: AnyServer,
+    context: BootContext,
+    environment: dict[str, Any],
+) -> tuple[list[Record], bytes, bool]:
+    """One timed run: of one point, or of several that share its prefill, the largest batch first.
+
+    Returns its records, its raw log, and whether the server must be replaced. A failure is the first
+    point's; the others are left for another run.
+    """
+    point = points[0]
     began, clock = _now(), time.monotonic()
     mark = server.log_size()
     info: InputInfo | None = None
@@ -132,22 +150,56 @@ def _run_point(
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
-            return _failure(point, error, began, environment, server.info, info), b"", False
+            return [_failure(point, error, began, environment, server.info, info)], b"", False
         context.view.phase("warm-up", point)
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
-        run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s)
+        new_tokens = budgets(points) if len(points) > 1 else None
+        run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
     except ServerError as error:
         raw = server.log_since(mark)
         broken = error.kind != Outcome.REQUEST_ERROR or server.exit_code() is not None
-        return _failure(point, error, began, environment, server.info, info), raw, broken
+        return [_failure(point, error, began, environment, server.info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)
-        return _failure(point, failed, began, environment, server.info, info), b"", False
-    record = _success(point, run, info, began, time.monotonic() - clock, environment, server.info)
-    for request in record.requests:
-        request.scores = context.inputs.scores(point, request.output_text)
-    return record, run.raw_log, False
+        return [_failure(point, failed, began, environment, server.info, info)], b"", False
+    except Exception as error:  # noqa: BLE001  (a bug must not hide the point nor stop the others)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"the harness failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        failed = ServerError(text, Outcome.INVALID)
+        raw = server.log_since(mark)
+        return [_failure(point, failed, began, environment, server.info, info)], raw, True
+    duration_s = time.monotonic() - clock
+    made = [_success(point, run, info, began, duration_s, environment, server.info)]
+    if new_tokens is not None:
+        made = [_rung(rung, made[0], points, new_tokens) for rung in points]
+    for record in made:
+        for request in record.requests:
+            request.scores = context.inputs.scores(point, request.output_text)
+    return made, run.raw_log, False
+
+
+def _rung(rung: Point, whole: Record, points: Sequence[Point], new_tokens: Sequence[int]) -> Record:
+    """The record of one batch size of a shared run: its own steps, and the requests that reached them."""
+    steps = steps_at(whole.decode_steps, rung.batch)
+    reasons = [whole.reason] if whole.reason else []
+    if len(steps) < MIN_STEPS:
+        reasons.append(
+            f"only {len(steps)} decode steps ran at batch {rung.batch}, {MIN_STEPS} are needed: the outputs "
+            "ended early; measure it with share_prefill=false (force.share_prefill=false in an experiment)"
+        )
+    shared = {"batches": [point.batch for point in points], "new_tokens": list(new_tokens)}
+    return whole.model_copy(
+        update={
+            "key": rung.key,
+            "point": rung,
+            "outcome": Outcome.INVALID if reasons else Outcome.OK,
+            "reason": "; ".join(reasons),
+            "requests": [request.model_copy() for request in whole.requests[: rung.batch]],
+            "decode_steps": steps,
+            "extras": {**whole.extras, "shared_prefill": shared},
+        }
+    )
 
 
 def _success(
@@ -213,7 +265,8 @@ def _failure(
 
 
 def _store(record: Record, raw_log: bytes, context: BootContext) -> None:
-    write_record(context.results, record, raw_log)
+    if context.owns(record.key):
+        write_record(context.results, record, raw_log)
     context.view.point_done(record)
 
 

@@ -115,7 +115,7 @@ class RunConfig:
     draft_backend: str | None = None
     # What the server records besides the run: trace | decision | attention_mass.
     probe: str | None = None
-    # Batches above 1 of one sweep share the prefill of the largest (see docs/sweeps.md).
+    # Batches of one sweep share the prefill of the largest (see docs/sweeps.md).
     share_prefill: bool = False
     seed: int = 0
     repeats: int = 1
@@ -127,6 +127,10 @@ class RunConfig:
     # With an experiment: keep only points that match, and set values for all of them.
     only: dict[str, Any] = field(default_factory=dict)
     force: dict[str, Any] = field(default_factory=dict)
+    # Directory that holds checkpoints by model name; None: where conf/model says.
+    checkpoints: str | None = None
+    # Parameters of single tasks of an experiment, such as {longbench_code_qa: {data: ...}}.
+    input_params: dict[str, Any] = field(default_factory=dict)
     # Set for the jobs of a multirun: the plan file and the boot that this job runs.
     plan: str | None = None
     boot: str | None = None

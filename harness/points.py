@@ -67,8 +67,6 @@ class Point(BaseModel):
                 raise ValueError(f"window_tokens={window} is smaller than depth={self.depth}")
             if not 0 <= sink <= window:
                 raise ValueError(f"sink_tokens={sink} must lie between 0 and window_tokens={window}")
-        if self.shared_prefill and self.batch == 1:
-            raise ValueError("a batch of 1 has its own prefill: leave shared_prefill out")
         if self.arm == "dense" and self.depth != 1:
             raise ValueError("arm=dense does not speculate: depth must be 1")
         if self.arm != "dense" and self.depth < 2:

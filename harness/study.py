@@ -1,4 +1,4 @@
-"""Measure a list of cells on this machine: skip what is done, run the rest, say what came out."""
+"""Measure cells on this machine: skip what is done, run the rest, say what came out."""
 
 from __future__ import annotations
 
@@ -8,99 +8,84 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.boots import Boot, BootContext, run_boot
-from harness.compose import Cell, boots, tokenizer_path
-from harness.errors import ConfigError, RecordError
+from harness.compose import Cell
 from harness.measure.inputs import InputStore
-from harness.points import Point
-from harness.records import Outcome, Record, points_dir, read_record
+from harness.records import Record, points_dir
+from harness.sweep import store
+from harness.sweep.execute import run_planned
+from harness.sweep.locks import PointLocks
+from harness.sweep.plan import Plan, State, make_plan
 from harness.view.progress import ProgressView
-
-RETRY = ("none", "failed", "all")
-# Failures that measuring again cannot change: the point itself is the reason.
-_SETTLED = frozenset({Outcome.OK, Outcome.DOES_NOT_FIT})
 
 
 @dataclass
 class StudyOutcome:
-    """What a study left: records just measured and records that were there already."""
+    """What a study left: its records, and the points that have none."""
 
     results: Path
-    measured: list[Record] = field(default_factory=list)
-    found: list[Record] = field(default_factory=list)
-
-    @property
-    def records(self) -> list[Record]:
-        """All of them."""
-        return self.found + self.measured
+    records: list[Record] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> list[Record]:
-        """Records that are no measurement."""
-        return [record for record in self.records if record.outcome is not Outcome.OK]
+        """Records that are no measurement; out-of-memory cells are results."""
+        return [record for record in self.records if record.outcome not in store.SETTLED]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point that could run ended in a result."""
+        return not self.failed and not self.missing
 
     def print_summary(self, console: Console) -> None:
         """One line a record, then where they lie."""
         from analysis.summary import summary_lines  # noqa: PLC0415  (pandas and scipy only at the end)
 
+        def show(text: str) -> None:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
         for line in summary_lines(self.records):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"records: {points_dir(self.results)}", markup=False, highlight=False, soft_wrap=True)
+            show(line)
+        for text in self.missing:
+            show(f"no record: {text}")
+        show(f"records: {points_dir(self.results)}")
 
 
-def finished(point: Point, results: Path, retry: str) -> Record | None:
-    """The stored record of a point that need not be measured again, else None."""
-    if retry not in RETRY:
-        raise ConfigError(f"retry={retry} is unknown: choose one of {', '.join(RETRY)}")
-    if retry == "all":
-        return None
-    directory = points_dir(results) / point.key
-    if not directory.exists():
-        return None
-    try:
-        record = read_record(directory)
-    except RecordError:
-        return None  # a damaged record is measured again
-    return record if retry == "none" or record.outcome in _SETTLED else None
+def outcome_of(plan: Plan) -> StudyOutcome:
+    """What the results directory holds for a plan's points now."""
+    outcome = StudyOutcome(Path(plan.results))
+    for planned in plan.points:
+        record = store.stored(planned.point, outcome.results)
+        if record is not None:
+            outcome.records.append(record)
+        elif planned.state is State.CANNOT_RUN:
+            outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")
+        else:
+            outcome.missing.append(planned.point.label)
+    return outcome
 
 
 def measure(
     cells: Sequence[Cell], results: Path, retry: str = "failed", console: Console | None = None
 ) -> StudyOutcome:
-    """Run what is missing of `cells`, grouped by server.
+    """Run what is missing of `cells` in this process, grouped by server.
 
     Raises:
-        ConfigError: nothing to measure, or the cells do not share a tokenizer.
+        ConfigError: nothing to measure, or settings that make no sense.
     """
-    outcome = StudyOutcome(results)
-    todo: list[Boot] = []
-    for boot in boots(cells):
-        missing = []
-        for point in boot.points:
-            record = finished(point, results, retry)
-            if record is None:
-                missing.append(point)
-            else:
-                outcome.found.append(record)
-        if missing:
-            todo.append(Boot(boot.spec, tuple(missing)))
-    if not todo:
-        return outcome
-    stores: dict[Path, InputStore] = {}
-    with ProgressView(sum(len(boot.points) for boot in todo), console) as view:
-        by_model = {cell.config.model.name: cell for cell in cells}
-        for boot in todo:
-            cell = by_model[boot.points[0].model]
-            store = stores.setdefault(tokenizer_path(cell), InputStore(tokenizer_path(cell)))
-            server = cell.config.server
-            context = BootContext(
-                results=results,
-                inputs=store,
-                view=view,
-                startup_timeout_s=server.startup_timeout_s,
-                stall_limit_s=server.stall_limit_s,
-                stop_timeout_s=server.stop_timeout_s,
-                port=server.port,
-            )
-            outcome.measured += run_boot(boot, context)
-    return outcome
+    recover(results, console)
+    plan = make_plan(cells, results, retry)
+    inputs: dict[str, InputStore] = {}
+    if plan.active:
+        with ProgressView(sum(len(boot.to_run) for boot in plan.boots), console) as view:
+            for boot in plan.active:
+                prompts = inputs.setdefault(boot.tokenizer, InputStore(Path(boot.tokenizer)))
+                run_planned(plan, boot, view, prompts)
+    return outcome_of(plan)
+
+
+def recover(results: Path, console: Console | None = None) -> None:
+    """Put right what a killed run left in a results directory."""
+    with PointLocks(results) as locks:
+        for text in store.recover(results, locks):
+            if console is not None:
+                console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from harness.acceptance import read_speculation
 from harness.errors import ServerError
 from harness.points import Point
 from harness.records import DecodeSteps, Outcome, PrefillSteps, RequestResult
-from harness.server.lifecycle import Server
+from harness.server.attach import AnyServer
 
 WARMUP_PROMPT_TOKENS = 64
 WARMUP_NEW_TOKENS = 8
@@ -43,7 +43,7 @@ def sampling_parameters(point: Point) -> dict[str, Any]:
     }
 
 
-def warm_up(server: Server, prompt_ids: Sequence[int], batch: int) -> None:
+def warm_up(server: AnyServer, prompt_ids: Sequence[int], batch: int) -> None:
     """One tiny generation so that kernels are compiled and tuned, then an empty cache."""
     prompt = list(prompt_ids[:WARMUP_PROMPT_TOKENS])
     sampling = {"temperature": 0.0, "max_new_tokens": WARMUP_NEW_TOKENS, "ignore_eos": True}
@@ -52,15 +52,17 @@ def warm_up(server: Server, prompt_ids: Sequence[int], batch: int) -> None:
 
 
 def timed_run(
-    server: Server,
+    server: AnyServer,
     point: Point,
     prompt_ids: Sequence[int],
     decode_text: Callable[[Sequence[int]], str],
     stall_limit_s: float,
+    new_tokens: Sequence[int] | None = None,
 ) -> TimedRun:
     """Send the record B times in one batch and collect replies and log rows.
 
     Args:
+        new_tokens: most new tokens of each request; None: the point's for all.
         prompt_ids: exactly `point.context_tokens` ids.
         decode_text: token ids -> text, for the stored outputs.
         stall_limit_s: seconds without any scheduler line after which the server counts as stalled.
@@ -71,7 +73,9 @@ def timed_run(
     server.read_log()
     mark = server.log_size()
     began = time.monotonic()
-    replies = _request(server, [prompt_ids] * point.batch, sampling_parameters(point), stall_limit_s)
+    sampling = sampling_parameters(point)
+    each = [{**sampling, "max_new_tokens": count} for count in new_tokens] if new_tokens else sampling
+    replies = _request(server, [prompt_ids] * point.batch, each, stall_limit_s)
     wall_s = time.monotonic() - began
     raw = _settled_log(server, mark, replies)
     parsed = schedlog.parse(raw)
@@ -86,7 +90,10 @@ def timed_run(
 
 
 def _request(
-    server: Server, prompts: Sequence[Sequence[int]], sampling: dict[str, Any], stall_limit_s: float
+    server: AnyServer,
+    prompts: Sequence[Sequence[int]],
+    sampling: dict[str, Any] | list[dict[str, Any]],
+    stall_limit_s: float,
 ) -> list[dict[str, Any]]:
     """Run /generate in a thread while this one follows the log and watches the process."""
     outcome: dict[str, Any] = {}
@@ -119,7 +126,7 @@ def _request(
     return replies
 
 
-def _settled_log(server: Server, mark: int, replies: list[dict[str, Any]]) -> bytes:
+def _settled_log(server: AnyServer, mark: int, replies: list[dict[str, Any]]) -> bytes:
     """The log since `mark`, once it holds the last decode line: the reply may overtake it."""
     steps = max(int(reply["meta_info"].get("spec_verify_ct") or 0) for reply in replies)
     wanted = steps or max(int(reply["meta_info"]["completion_tokens"]) - 1 for reply in replies)

@@ -54,9 +54,14 @@ class Client:
             )
 
     def generate(
-        self, input_ids: Sequence[Sequence[int]], sampling: dict[str, Any], timeout_s: float | None
+        self,
+        input_ids: Sequence[Sequence[int]],
+        sampling: dict[str, Any] | list[dict[str, Any]],
+        timeout_s: float | None,
     ) -> list[dict[str, Any]]:
         """Send prompts as token ids in one batch and return one reply each (`output_ids`, `meta_info`).
+
+        `sampling` is for all prompts, or a list with one for each.
 
         Raises:
             ServerError: kind `request_error` where the server answered with an error (also inside a 200),

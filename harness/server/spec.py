@@ -12,6 +12,7 @@ import orjson
 from harness.engine.cpu.environment import cpu_environment, cpu_server_arguments
 from harness.engine.settings import EngineSettings
 from harness.points import WINDOWED_ARMS, Arm
+from harness.server.containers import Container
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ServerSpec:
     trust_remote_code: bool = False
     python: str = sys.executable
     extra_arguments: tuple[str, ...] = ()
+    container: Container | None = None
 
     @property
     def key(self) -> str:

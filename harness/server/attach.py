@@ -1,0 +1,176 @@
+"""A server that someone else started: its arguments are read back and checked before it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness import schedlog
+from harness.errors import ServerError
+from harness.points import WINDOWED_ARMS
+from harness.records import Outcome, Pool, ServerInfo
+from harness.server.client import Client
+from harness.server.lifecycle import Listener, Server
+from harness.server.spec import ServerSpec
+
+_NEXTN = ("EAGLE", "NEXTN")
+
+
+@dataclass
+class RunningServer:
+    """A server at a URL, measured as it is. Use like `Server`; leaving it stops nothing.
+
+    Args:
+        spec: what the points need; the server must be like it.
+        url: base URL.
+        log_path: its log file, readable here; without one there are no step times.
+    """
+
+    spec: ServerSpec
+    url: str
+    log_path: Path | None = None
+    listener: Listener | None = None
+    info: ServerInfo = field(default_factory=ServerInfo)
+    client: Client = field(init=False)
+    _follower: schedlog.LogFollower = field(default_factory=schedlog.LogFollower)
+    _offset: int = 0
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.url)
+
+    def __enter__(self) -> RunningServer:
+        """Read the arguments back.
+
+        Raises:
+            ServerError: nobody answers, its log cannot be read, or it is not the server that the points
+                need; every difference is named.
+        """
+        reported = self.client.get("/server_info")
+        states: Any = reported.pop("internal_states", None)
+        pools = self._pools()
+        self.info = ServerInfo(
+            boot_id="url",
+            command=[self.url],
+            arguments=reported,
+            max_total_tokens=_capacity(reported, states, "max_total_num_tokens"),
+            max_running_requests=_capacity(reported, states, "max_running_requests"),
+            context_length=reported.get("context_length"),
+            pools=pools,
+        )
+        wrong = differences(self.spec, reported) + self._draft_pool_differences(pools)
+        if wrong:
+            raise ServerError(
+                f"the server at {self.url} is not the one these points need: {'; '.join(wrong)}",
+                Outcome.INVALID,
+            )
+        self._offset = self.log_size()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+
+    def read_log(self) -> list[schedlog.Event]:
+        """New log events since the last call."""
+        chunk = self.log_since(self._offset)
+        self._offset += len(chunk)
+        events = self._follower.feed(chunk)
+        if self.listener is not None:
+            for event in events:
+                self.listener(event)
+        return events
+
+    def log_size(self) -> int:
+        """Bytes of log written so far."""
+        return self.log_path.stat().st_size if self.log_path is not None and self.log_path.exists() else 0
+
+    def log_since(self, mark: int) -> bytes:
+        """The raw log from byte `mark` on."""
+        if self.log_path is None:
+            return b""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(mark)
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+    def exit_code(self) -> int | None:
+        """Always None: its process is not ours to see."""
+        return None
+
+    def raise_if_dead(self, phase: str) -> None:
+        """Nothing to look at: a broken connection tells."""
+
+    def _pools(self) -> list[Pool]:
+        if self.log_path is None:
+            return []
+        if not self.log_path.is_file():
+            raise ServerError(
+                f"server.log_path={self.log_path} is no file: name the server's log or leave it out",
+                Outcome.INVALID,
+            )
+        rows = schedlog.parse(self.log_since(0)).pools
+        return [Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in rows]
+
+    def _draft_pool_differences(self, pools: list[Pool]) -> list[str]:
+        """Ring and windowed have the same arguments: only the size of the draft's pool tells them apart."""
+        if self.spec.arm not in WINDOWED_ARMS:
+            return []
+        sizes = {pool.role: pool.tokens for pool in pools}
+        target, draft = sizes.get("target"), sizes.get("draft")
+        if target is None or draft is None:
+            return ["whether its draft pool is a ring cannot be seen: give server.log_path=<its log>"]
+        ring = draft < target
+        if ring != (self.spec.arm == "ring"):
+            return [f"its draft pool holds {draft} of {target} tokens, so its arm is not {self.spec.arm}"]
+        return []
+
+
+AnyServer = Server | RunningServer
+
+
+def differences(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
+    """How a server's reported arguments differ from what a spec needs; a missing argument differs too."""
+    speculative = spec.arm != "dense"
+    windowed = spec.arm in WINDOWED_ARMS
+    wanted: dict[str, tuple[Any, ...]] = {
+        "tp_size": (spec.tp,),
+        "page_size": (1,),
+        "disable_radix_cache": (True,),
+        "dtype": (spec.dtype, "auto"),
+        "kv_cache_dtype": (spec.kv_dtype, "auto") if spec.kv_dtype == spec.dtype else (spec.kv_dtype,),
+        "speculative_algorithm": _NEXTN if speculative else (None,),
+        "decode_log_interval": (1,),
+    }
+    if speculative:
+        wanted |= {
+            "speculative_num_steps": (spec.depth - 1,),
+            "speculative_num_draft_tokens": (spec.depth,),
+            "speculative_eagle_topk": (1,),
+            "speculative_draft_window_size": (spec.window_tokens,) if windowed else (None, 0, -1),
+        }
+        if windowed:
+            wanted["speculative_draft_sink_size"] = (spec.sink_tokens,)
+        if spec.device != "cpu":
+            wanted["speculative_draft_attention_backend"] = (spec.draft_backend,)
+    found = []
+    for name, choices in wanted.items():
+        value = reported.get(name)
+        if value not in choices:
+            found.append(f"{name} is {value!r}, not {choices[0]!r}")
+    context = reported.get("context_length")
+    if isinstance(context, int) and context < spec.context_length:
+        found.append(f"context_length is {context}, below {spec.context_length}")
+    return found
+
+
+def _capacity(reported: dict[str, Any], states: Any, name: str) -> int | None:
+    """A capacity as the server reports it: at the top, or of its first scheduler."""
+    value = reported.get(name)
+    if value is None and isinstance(states, list) and states and isinstance(states[0], dict):
+        value = states[0].get(name, states[0].get(f"effective_{name}_per_dp"))
+    return value if isinstance(value, int) else None

@@ -1,0 +1,108 @@
+"""The server command inside a container: `docker run` or pyxis' `srun --container-image`.
+
+Only argument lists are made, never shell text, so that names with spaces, quotes or semicolons stay names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.errors import ConfigError
+
+Kind = Literal["docker", "enroot"]
+KINDS: tuple[Kind, ...] = ("docker", "enroot")
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Container:
+    """How a server runs in a container.
+
+    Attributes:
+        kind: `docker`, or `enroot` by way of SLURM's pyxis plugin.
+        image: image name as the runtime takes it.
+        python: the interpreter inside the image; SGLang and this package must be installed in it.
+        mounts: `host:container` pairs, or single paths that keep their place.
+        arguments: further words of `docker run` or `srun`.
+        gpus: whether the GPUs are passed on.
+
+    Raises:
+        ConfigError: on construction, for an unknown kind, no image, or a mount that the runtime would
+            read as something else.
+    """
+
+    kind: Kind
+    image: str
+    python: str = "python3"
+    mounts: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    gpus: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"server.kind={self.kind} is unknown: choose one of {', '.join(KINDS)}")
+        if not self.image or self.image.startswith("-"):
+            raise ConfigError(f"server={self.kind} needs an image, not {self.image!r}: set server.image=...")
+        for mount in self.mounts:
+            source, target = split_mount(mount)
+            if not source.startswith("/") or not target.startswith("/"):
+                raise ConfigError(f"server.mounts: {mount!r} is no absolute path or pair of them")
+            # Both runtimes split mounts at commas and colons and offer no way to quote them.
+            if any(sign in part for part in (source, target) for sign in ",:\n"):
+                raise ConfigError(
+                    f"server.mounts: {mount!r} has a comma, colon or line break in a path, which container "
+                    "runtimes read as a separator: rename it or link to it"
+                )
+
+    def wrap(self, command: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
+        """The command that runs `command` inside the container.
+
+        Args:
+            environment: variables to set inside; their values travel through the runtime's own
+                environment (see `passed_on`), so that they need no quoting.
+            name: name of the container, letters, digits, `.`, `_` and `-`.
+        """
+        for variable in environment:
+            if not _VARIABLE.fullmatch(variable):
+                raise ConfigError(f"{variable!r} is no name of an environment variable")
+        inner = [self.python, *command[1:]]
+        if self.kind == "docker":
+            return self._docker(inner, environment, name)
+        return self._enroot(inner, environment, name)
+
+    def cleanup(self, name: str) -> list[str]:
+        """A command that ends the container when its client died; empty where none is needed."""
+        return ["docker", "rm", "--force", name] if self.kind == "docker" else []
+
+    def _docker(self, inner: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
+        words = ["docker", "run", "--rm", "--init", "--name", name, "--network", "host", "--ipc", "host"]
+        if self.gpus:
+            words += ["--gpus", "all"]
+        words += ["--user", f"{os.getuid()}:{os.getgid()}"]
+        for mount in self.mounts:
+            source, target = split_mount(mount)
+            words += ["--mount", f"type=bind,source={source},target={target}"]
+        for variable in sorted(environment):
+            words += ["--env", variable]  # without a value: docker takes it from its own environment
+        return [*words, *self.arguments, "--entrypoint", inner[0], self.image, *inner[1:]]
+
+    def _enroot(self, inner: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
+        words = ["srun", "--ntasks=1", "--overlap", f"--job-name={name}", f"--container-image={self.image}"]
+        if self.mounts:
+            pairs = (":".join(split_mount(mount)) for mount in self.mounts)
+            words.append(f"--container-mounts={','.join(pairs)}")
+        if environment:
+            # pyxis lets the image's value win for variables that are not named here.
+            words.append(f"--container-env={','.join(sorted(environment))}")
+        return [*words, *self.arguments, *inner]
+
+
+def split_mount(mount: str) -> tuple[str, str]:
+    """`host:container`, or one path for both."""
+    source, colon, target = mount.partition(":")
+    return (source, target) if colon else (mount, mount)

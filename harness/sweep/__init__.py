@@ -1,0 +1,1 @@
+"""Studies of many points: experiments, plans, running them unattended, resuming."""

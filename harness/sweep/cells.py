@@ -1,0 +1,153 @@
+"""The cells of a configuration: itself, or every combination of its experiment's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import generators
+from harness import compose
+from harness.compose import Cell
+from harness.config import InputConfig, ModelConfig, RunConfig
+from harness.errors import ConfigError
+from harness.models.checkpoint import Checkpoint, open_checkpoint
+from harness.sweep.experiment import AXES, Block, Combination, Experiment, check_axes, matches, parse
+
+
+def expand(config: RunConfig, overrides: Sequence[str] = ()) -> list[Cell]:
+    """Every cell of a configuration, in the experiment's order; cells may repeat each other's points.
+
+    Args:
+        overrides: the command line, to refuse an axis that the experiment sets itself.
+
+    Raises:
+        ConfigError: a combination that makes no sense, named with its experiment; a filter without match.
+    """
+    if config.experiment is None:
+        compose.check_names(config)
+        return [_cell(config, (), config.hardware.name, ())]
+    _refuse_axes(config, overrides)
+    check_axes(config.only, "only")
+    check_axes(config.force, "force")
+    name = str(config.experiment.get("name") or "experiment")
+    cells: list[Cell] = []
+    for experiment in _with_included(parse(config.experiment, name), ()):
+        for block in experiment.blocks(config.hardware.device):
+            cells += _block_cells(config, experiment, block)
+    if not cells:
+        reason = "only=... leaves nothing of it" if config.only else "it has no blocks for this hardware"
+        raise ConfigError(f"experiment={name} has no points on hardware={config.hardware.name}: {reason}")
+    return cells
+
+
+def _refuse_axes(config: RunConfig, overrides: Sequence[str]) -> None:
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+~").split(".")[0]
+        if key in AXES and "." not in override.partition("=")[0]:
+            value = override.partition("=")[2]
+            raise ConfigError(
+                f"{override}: an experiment sets {key} itself; keep part of it by only.{key}={value}, "
+                f"or change it for every point by force.{key}={value}"
+            )
+
+
+def _with_included(experiment: Experiment, above: tuple[str, ...]) -> list[Experiment]:
+    if experiment.name in above:
+        raise ConfigError(f"conf/experiment: {' -> '.join([*above, experiment.name])} includes itself")
+    found = [experiment]
+    for name in experiment.include:
+        included = parse(compose.experiment_values(name), name)
+        found += _with_included(included, (*above, experiment.name))
+    return found
+
+
+def _block_cells(config: RunConfig, experiment: Experiment, block: Block) -> Iterable[Cell]:
+    for combination in block.combinations():
+        combined = {**combination, **config.force}
+        if not matches(_comparable(combined, config), config.only):
+            continue
+        try:
+            cell_config = _apply(config, combined)
+            compose.check_names(cell_config)
+            cell = _cell(cell_config, (experiment.name,), config.hardware.name, block.only_on)
+            cell.points()  # a combination that makes no sense is refused here, not in the middle of a sweep
+        except ConfigError as error:
+            named = ", ".join(f"{name}={value}" for name, value in combined.items())
+            raise ConfigError(f"experiment={experiment.name} with {named}: {error}") from error
+        yield cell
+
+
+def _comparable(combination: Combination, config: RunConfig) -> dict[str, Any]:
+    """A combination with the values that it leaves to the configuration, for filters."""
+    known = {name: getattr(config, name) for name in AXES if hasattr(config, name)}
+    known |= {"model": config.model.name, "input": config.input.task, "dtype": config.model.dtype}
+    return {**known, **combination}
+
+
+def _apply(config: RunConfig, combination: Combination) -> RunConfig:
+    values = dict(combination)
+    model = _model(config, values.pop("model", None))
+    dtype = values.pop("dtype", None)
+    if dtype is not None:
+        model = replace(model, dtype=str(dtype))
+    task, params = values.pop("input", None), values.pop("params", None) or {}
+    made = _input(config, task)
+    extra = config.input_params.get(made.task) or {}
+    prompt = InputConfig(made.task, {**made.params, **params, **extra})
+    return replace(config, model=model, input=prompt, experiment=None, only={}, force={}, **values)
+
+
+def _model(config: RunConfig, name: str | None) -> ModelConfig:
+    model = replace(config.model)
+    if name is not None:
+        named = compose.model_config(str(name))
+        # The configuration's own model carries what the command line changed of it.
+        model = model if named.name == model.name else named
+    if config.checkpoints and (Path(config.checkpoints).expanduser() / model.name).is_dir():
+        model = replace(model, path=str(Path(config.checkpoints).expanduser() / model.name))
+    return model
+
+
+def _input(config: RunConfig, task: str | None) -> InputConfig:
+    return config.input if task is None else compose.input_config(str(task))
+
+
+def _cell(config: RunConfig, experiments: tuple[str, ...], hardware: str, only_on: tuple[str, ...]) -> Cell:
+    checkpoint: Checkpoint | None = None
+    obstacle = _obstacle(config, hardware, only_on)
+    try:
+        checkpoint = open_checkpoint(config.model.path, download=False)
+    except ConfigError as error:
+        obstacle = obstacle or str(error)
+    return Cell(config, checkpoint, experiments, obstacle)
+
+
+def _obstacle(config: RunConfig, hardware: str, only_on: tuple[str, ...]) -> str:
+    """Why a configuration cannot run on the chosen hardware, whatever the machine does."""
+    if only_on and hardware not in only_on:
+        return f"it is for hardware={' or '.join(only_on)}"
+    on_cpu = config.hardware.device == "cpu"
+    if not on_cpu and config.tp > config.hardware.gpus:
+        return f"tp={config.tp} needs {config.tp} GPUs: set hardware.gpus={config.tp} where there are as many"
+    if on_cpu and config.kv_dtype != config.model.dtype:
+        return f"the CPU engine keeps its KV in the model's dtype {config.model.dtype}, not {config.kv_dtype}"
+    return _missing_params(config.input)
+
+
+def _missing_params(prompt: InputConfig) -> str:
+    task = generators.TASKS.get(prompt.task)
+    if task is None:
+        return f"there is no task {prompt.task}: choose one of {', '.join(generators.TASKS)}"
+    missing = [n for n, default in task.defaults.items() if not _given(prompt.params.get(n, default))]
+    if not missing:
+        return ""
+    return (
+        f"the task {prompt.task} needs {', '.join(missing)}: give "
+        f"'input_params={{{prompt.task}: {{{missing[0]}: ...}}}}'"
+    )
+
+
+def _given(value: Any) -> bool:
+    return not isinstance(value, type)  # the generators mark a parameter without default by a class

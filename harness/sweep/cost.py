@@ -1,0 +1,120 @@
+"""What a run will cost: from stored records where there are any, else from stated assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from harness.points import Point
+from harness.records import Outcome, Record
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Used where no record tells better; rough, and always shown as an assumption.
+
+    Attributes:
+        startup_s: from the start of a server to its first request.
+        prefill_tokens_per_s: over the whole prompt.
+        tpot_ms: time per output token of one sequence.
+    """
+
+    startup_s: float
+    prefill_tokens_per_s: float
+    tpot_ms: float
+
+
+GPU_ASSUMPTION = Assumption(startup_s=300.0, prefill_tokens_per_s=10_000.0, tpot_ms=10.0)
+CPU_ASSUMPTION = Assumption(startup_s=25.0, prefill_tokens_per_s=3_000.0, tpot_ms=20.0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    point: Point
+    prefill_tokens_per_s: float
+    tpot_ms: float
+    startup_s: float | None
+
+
+@dataclass
+class History:
+    """Rates measured before, by model and hardware."""
+
+    _seen: dict[tuple[str, str], list[_Seen]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> History:
+        """Rates of every finished record that tells its prefill and decode apart."""
+        history = cls()
+        for record in records:
+            seen = _rates(record)
+            if seen is not None:
+                history._seen.setdefault((record.point.model, record.point.hardware), []).append(seen)
+        return history
+
+    def startup_s(self, point: Point) -> tuple[float, bool]:
+        """Seconds until a server is ready, and whether that was measured."""
+        known = [s.startup_s for s in self._known(point) if s.startup_s is not None]
+        return (median(known), True) if known else (_assumption(point).startup_s, False)
+
+    def run_s(self, point: Point, prefill_tokens: int) -> tuple[float, bool]:
+        """Seconds of one timed run after the start, and whether its rates were measured.
+
+        The rates are those of the nearest record: the same arm and depth where possible, then the nearest
+        context length.
+        """
+        known = self._known(point)
+        if not known:
+            assumed = _assumption(point)
+            prefill_s = prefill_tokens / assumed.prefill_tokens_per_s
+            return prefill_s + point.max_new_tokens * assumed.tpot_ms / 1000, False
+        nearest = min(known, key=lambda seen: _distance(seen.point, point))
+        return (
+            prefill_tokens / nearest.prefill_tokens_per_s + point.max_new_tokens * nearest.tpot_ms / 1000,
+            True,
+        )
+
+    def _known(self, point: Point) -> list[_Seen]:
+        return self._seen.get((point.model, point.hardware), [])
+
+
+def _assumption(point: Point) -> Assumption:
+    return CPU_ASSUMPTION if point.hardware == "cpu" else GPU_ASSUMPTION
+
+
+def _distance(seen: Point, wanted: Point) -> tuple[float, ...]:
+    return (
+        float(seen.arm != wanted.arm),
+        abs(math.log(seen.context_tokens / wanted.context_tokens)),
+        float(seen.tp != wanted.tp),
+        float(abs(seen.depth - wanted.depth)),
+        float(abs(seen.batch - wanted.batch)),
+    )
+
+
+def _rates(record: Record) -> _Seen | None:
+    if record.outcome is not Outcome.OK or not record.requests or record.source != "measured":
+        return None
+    if record.point.shared_prefill:
+        return None  # its steps are only a part of the run
+    steps = record.decode_steps
+    decode_s = sum(
+        running * (length or 1.0) / rate
+        for running, length, rate in zip(
+            steps.running_requests, steps.accept_length, steps.throughput_tokens_per_s, strict=True
+        )
+        if rate > 0
+    )
+    wall_s = float(record.log_summary.get("wall_s") or 0.0)
+    prompt_tokens = sum(request.prompt_tokens for request in record.requests)
+    new_tokens = max(request.completion_tokens for request in record.requests)
+    if new_tokens < 2 or not 0 < decode_s < wall_s:
+        return None
+    return _Seen(
+        point=record.point,
+        prefill_tokens_per_s=prompt_tokens / (wall_s - decode_s),
+        tpot_ms=decode_s * 1000 / new_tokens,
+        startup_s=record.server.startup_s,
+    )

@@ -1,0 +1,100 @@
+"""Run one boot of a plan in this process: skip what was done meanwhile, lock the rest, measure, record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.boots import Boot, BootContext, View, run_boot
+from harness.measure.inputs import InputStore
+from harness.points import Point
+from harness.records import Outcome, Record, write_record
+from harness.sweep import store
+from harness.sweep.locks import PointLocks
+from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, State
+
+
+def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | None = None) -> list[str]:
+    """Measure what a boot still lacks. Returns a sentence for each point left to another harness.
+
+    Every point that was begun ends in a record, whatever happens to the server.
+    """
+    results = Path(plan.results)
+    elsewhere: list[str] = []
+    with PointLocks(results) as locks:
+        mine: list[PlannedPoint] = []
+        for planned in boot.points:
+            if planned.state not in (State.TO_RUN, State.REFUSED):
+                continue
+            if not locks.acquire(planned.point.key):
+                holder = locks.holder(planned.point.key)
+                elsewhere.append(
+                    f"{planned.point.label}: {holder.label() if holder else 'another harness'} measures it"
+                )
+            elif recorded_since(plan, planned.point) is None and not _done_meanwhile(plan, boot, planned):
+                mine.append(planned)
+            else:
+                locks.release(planned.point.key)
+        for planned in mine:
+            if planned.state is State.REFUSED:
+                _record_refusal(planned, results, view)
+        points = tuple(planned.point for planned in mine if planned.state is State.TO_RUN)
+        if points:
+            run_boot(Boot(boot.spec, points), _context(boot, results, view, locks, inputs))
+    return elsewhere
+
+
+def recorded_since(plan: Plan, point: Point) -> Record | None:
+    """A point's record if it was begun after the plan was made."""
+    record = store.stored(point, Path(plan.results))
+    return record if record is not None and record.started_at >= plan.created_at else None
+
+
+def _done_meanwhile(plan: Plan, boot: PlannedBoot, planned: PlannedPoint) -> bool:
+    """Whether another harness finished the point before this plan was made but after its look at it."""
+    return store.finished(planned.point, Path(plan.results), plan.retry, boot.spec) is not None
+
+
+def _context(
+    boot: PlannedBoot, results: Path, view: View, locks: PointLocks, inputs: InputStore | None
+) -> BootContext:
+    server = boot.server
+    on_url = server.kind == "url"
+    return BootContext(
+        results=results,
+        inputs=inputs or InputStore(Path(boot.tokenizer)),
+        view=view,
+        startup_timeout_s=server.startup_timeout_s,
+        stall_limit_s=server.stall_limit_s,
+        stop_timeout_s=server.stop_timeout_s,
+        port=server.port,
+        url=server.url if on_url else None,
+        url_log=Path(server.log_path) if on_url and server.log_path else None,
+        owns=locks.still_held,
+    )
+
+
+def _record_refusal(planned: PlannedPoint, results: Path, view: View) -> None:
+    record = failure_record(planned.point, planned.refused_as or Outcome.INVALID, planned.reason)
+    write_record(results, record)
+    view.point_done(record)
+
+
+def failure_record(point: Point, outcome: Outcome, reason: str) -> Record:
+    """A record of a point that no server ran."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Record(key=point.key, point=point, outcome=outcome, reason=reason, started_at=now)
+
+
+def record_missing(plan: Plan, points: Iterable[Point], reason: str) -> list[Record]:
+    """An `interrupted` record for each point that has none of this run and that nobody works on."""
+    made = []
+    results = Path(plan.results)
+    with PointLocks(results) as locks:
+        for point in points:
+            if recorded_since(plan, point) is None and locks.acquire(point.key):
+                record = failure_record(point, Outcome.INTERRUPTED, reason)
+                write_record(results, record)
+                made.append(record)
+    return made

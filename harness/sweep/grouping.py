@@ -1,0 +1,204 @@
+"""Cells grouped into boots: as few servers as their settings allow, each point once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from harness.compose import Cell
+from harness.config import ServerConfig
+from harness.errors import ConfigError
+from harness.models.checkpoint import preflight
+from harness.points import SPECULATIVE_ARMS, Point
+from harness.records import Outcome
+from harness.server.capacity import context_length_for, tokens_needed
+from harness.server.containers import KINDS, Container
+from harness.server.spec import ServerSpec
+
+# Deepest draft of any arm: one context length serves all arms, or a dense run could accept what an MTP
+# run refuses.
+MAX_DEPTH = 9
+# Room for the KV pool's own dummy slot and the slots that the scheduler keeps free.
+_POOL_SLACK_TOKENS = 64
+_GPU_CHUNK, _CPU_CHUNK = 8192, 2048
+SERVER_KINDS = ("local", *KINDS, "url")
+
+# What two points must share to run on one server.
+_SERVER_FIELDS = (
+    "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "tp",
+    "dtype", "kv_dtype", "draft_backend", "prune_draft_prefill", "probe",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a point ends in a record without a server: what a preflight found."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass
+class Wanted:
+    """A point that a study wants, with the first cell and all experiments that asked for it."""
+
+    point: Point
+    cell: Cell
+    experiments: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The points of one server."""
+
+    boot_id: str
+    spec: ServerSpec
+    server: ServerConfig
+    tokenizer: str
+    members: tuple[Wanted, ...]
+
+
+def merge(cells: Iterable[Cell]) -> dict[str, Wanted]:
+    """The points of all cells by key; the same point of two cells is one."""
+    wanted: dict[str, Wanted] = {}
+    for cell in cells:
+        for point in cell.points():
+            known = wanted.get(point.key)
+            if known is None:
+                wanted[point.key] = Wanted(point, cell, list(cell.experiments))
+            else:
+                known.experiments += [name for name in cell.experiments if name not in known.experiments]
+    return wanted
+
+
+def group(wanted: Iterable[Wanted]) -> list[Group]:
+    """Group points by server, in the order in which they were first asked for."""
+    everything = list(wanted)
+    lengths = _context_lengths(everything)
+    groups: dict[tuple[Any, ...], list[Wanted]] = {}
+    for member in everything:
+        point, config = member.point, member.cell.config
+        fields = tuple(getattr(point, name) for name in _SERVER_FIELDS)
+        # A batch and a single request want different memory fractions on a GPU.
+        crowded = (point.batch > 1 or point.shared_prefill) and config.hardware.device != "cpu"
+        groups.setdefault((*fields, crowded, repr(config.server)), []).append(member)
+    made = []
+    for members in groups.values():
+        spec = server_spec(members[0].cell, [m.point for m in members], lengths[members[0].point.model])
+        server = members[0].cell.config.server
+        made.append(
+            Group(
+                _boot_id(spec, server, members[0].point.probe),
+                spec,
+                server,
+                str(members[0].cell.tokenizer_path),
+                tuple(members),
+            )
+        )
+    return made
+
+
+def _context_lengths(wanted: Sequence[Wanted]) -> dict[str, int]:
+    """One context length for all arms of a model."""
+    lengths: dict[str, int] = {}
+    for member in wanted:
+        point = member.point
+        needed = context_length_for(point.context_tokens, point.max_new_tokens, MAX_DEPTH)
+        lengths[point.model] = max(needed, lengths.get(point.model, 0))
+    return lengths
+
+
+def _boot_id(spec: ServerSpec, server: ServerConfig, probe: str | None) -> str:
+    body = orjson.dumps([asdict(spec), asdict(server), probe], option=orjson.OPT_SORT_KEYS)
+    # The letter keeps Hydra from reading digits with an e as a number.
+    return "b" + hashlib.sha256(body).hexdigest()[:9]
+
+
+def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> ServerSpec:
+    """The server that a cell's points run on, large enough for all of `points`.
+
+    Raises:
+        ConfigError: an unknown kind of server or an impossible container.
+    """
+    config, hardware = cell.config, cell.config.hardware
+    if config.server.kind not in SERVER_KINDS:
+        raise ConfigError(
+            f"server.kind={config.server.kind} is unknown: choose one of {', '.join(SERVER_KINDS)}"
+        )
+    first = points[0]
+    on_cpu = hardware.device == "cpu"
+    batch = max(p.batch for p in points)
+    pool = config.server.max_total_tokens
+    if pool is None and on_cpu and config.server.mem_fraction_static is None:
+        pool = _POOL_SLACK_TOKENS + max(
+            tokens_needed(p.context_tokens, p.max_new_tokens, MAX_DEPTH, p.batch) for p in points
+        )
+    fraction = config.server.mem_fraction_static
+    if fraction is None and not on_cpu:
+        fraction = hardware.mem_fraction_static if batch == 1 else hardware.mem_fraction_static_batch
+    path = cell.checkpoint.serving_path(config.model.yarn_factor) if cell.checkpoint else config.model.path
+    return ServerSpec(
+        model_path=str(path),
+        device=hardware.device,
+        arm=first.arm,
+        depth=first.depth,
+        window_tokens=first.window_tokens,
+        sink_tokens=first.sink_tokens,
+        tp=first.tp,
+        dtype=first.dtype,
+        kv_dtype=first.kv_dtype,
+        target_backend=hardware.target_backend,
+        draft_backend=first.draft_backend,
+        context_length=context_length,
+        max_running_requests=batch,
+        chunked_prefill_tokens=config.server.chunked_prefill_tokens or (_CPU_CHUNK if on_cpu else _GPU_CHUNK),
+        max_total_tokens=pool,
+        mem_fraction_static=fraction,
+        prune_draft_prefill=first.prune_draft_prefill,
+        threads=hardware.threads,
+        trust_remote_code=config.model.trust_remote_code,
+        extra_arguments=(
+            *config.model.server_arguments,
+            *hardware.server_arguments,
+            *config.server.extra_arguments,
+        ),
+        container=_container(cell),
+    )
+
+
+def _container(cell: Cell) -> Container | None:
+    server = cell.config.server
+    if server.kind not in KINDS:
+        return None
+    mounts = list(server.mounts)
+    if cell.checkpoint is not None:
+        mounts.append(str(cell.checkpoint.serving_path(cell.config.model.yarn_factor)))
+        if cell.config.model.yarn_factor:
+            mounts.append(str(cell.checkpoint.path))  # the copy's links lead there
+    return Container(
+        kind="docker" if server.kind == "docker" else "enroot",
+        image=server.image or "",
+        mounts=tuple(dict.fromkeys(mounts)),
+        arguments=tuple(server.container_arguments),
+        gpus=cell.config.hardware.device != "cpu",
+    )
+
+
+def refusal(member: Wanted) -> Refusal | None:
+    """What the checkpoint's files already rule out for a point; None where nothing."""
+    checkpoint = member.cell.checkpoint
+    if checkpoint is None:
+        return None
+    problems = preflight(
+        checkpoint,
+        speculative=member.point.arm in SPECULATIVE_ARMS,
+        context_length=context_length_for(
+            member.point.context_tokens, member.point.max_new_tokens, member.point.depth
+        ),
+        yarn_factor=member.cell.config.model.yarn_factor,
+    )
+    return Refusal(problems[0].outcome, problems[0].message) if problems else None

@@ -1,0 +1,120 @@
+"""Multirun: one Hydra job a boot.
+
+`python -m harness -m ...` plans first: every configuration of the sweep is expanded to points, the points
+are grouped into boots, the plan is written to a file, and Hydra is given one job for each boot. So a sweep
+over depths and arms starts as few servers as an experiment does, and a launcher sees jobs of equal kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from harness import compose
+from harness.compose import Cell
+from harness.errors import ConfigError
+from harness.sweep.cells import expand
+from harness.sweep.overrides import check_overrides, emit
+from harness.sweep.plan import Plan, make_plan, to_json
+
+_MULTIRUN_FLAGS = ("-m", "--multirun")
+_FREE_FORM = ("only.", "force.", "input_params.", "input.params.")
+_HYDRA_GROUPS = ("hydra", "hydra/")
+
+
+def plan_of(overrides: Sequence[str]) -> Plan:
+    """The plan of a command line: one configuration, or a sweep (`depth=3,5`) of several.
+
+    Raises:
+        ConfigError: a bad override, or settings that make no sense.
+    """
+    cells: list[Cell] = []
+    results: set[tuple[str, str]] = set()
+    for job in split(overrides):
+        config = compose.load(job)
+        results.add((config.results, config.retry))
+        cells += expand(config, job)
+    if len(results) != 1:
+        raise ConfigError("a sweep has one results directory and one retry: give each a single value")
+    directory, retry = results.pop()
+    return make_plan(cells, Path(directory), retry)
+
+
+def split(overrides: Sequence[str]) -> list[list[str]]:
+    """The sweep's configurations, each as overrides without sweeps.
+
+    Raises:
+        ConfigError: an override that Hydra cannot read, or a key given twice (Hydra would keep one of
+            both lists and drop the rest without a word).
+    """
+    try:
+        check_overrides(overrides)
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+    except HydraException as error:
+        raise ConfigError(compose.one_line(error)) from error
+    return [list(job) for job in jobs]
+
+
+def normalised(arguments: Sequence[str]) -> list[str]:
+    """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`)."""
+    return ["++" + word if word.startswith(_FREE_FORM) else word for word in arguments]
+
+
+def is_multirun(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for a multirun."""
+    return any(word in _MULTIRUN_FLAGS for word in arguments)
+
+
+def is_plain(arguments: Sequence[str]) -> bool:
+    """Whether Hydra only has to print something (`--help`, `--cfg`, `--info`)."""
+    return any(word.startswith(("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"))
+               for word in arguments)  # fmt: skip
+
+
+def overrides_in(arguments: Sequence[str]) -> list[str]:
+    """The overrides of a command line, its flags left out."""
+    return [word for word in arguments if not word.startswith("-")]
+
+
+def write_plan(plan: Plan) -> Path:
+    """Store a plan under a name of its own, for the jobs to read and for people to look up."""
+    body = to_json(plan)
+    digest = hashlib.sha256(body).hexdigest()[:8]
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+    directory = Path(plan.results).absolute() / "plans"
+    path = directory / f"{stamp}-{digest}-{secrets.token_hex(2)}.json"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body)
+    except OSError as error:
+        raise ConfigError(f"cannot write the plan to {path}: {error.strerror}") from error
+    return path
+
+
+def job_arguments(arguments: Sequence[str], plan: Plan, path: Path) -> list[str]:
+    """The command line of the multirun: Hydra's own words, the plan, and one job for each boot."""
+    kept = [word for word in arguments if word.startswith("-") or word.lstrip("+~").startswith(_HYDRA_GROUPS)]
+    launcher = next((w.partition("=")[2] for w in kept if w.lstrip("+").startswith("hydra/launcher=")), "")
+    if launcher.startswith("slurm") and not any("gpus_per_node" in word for word in kept):
+        gpus = max((boot.gpus for boot in plan.active), default=0)
+        if gpus:
+            kept.append(f"hydra.launcher.gpus_per_node={gpus}")
+    boots = ",".join(boot.boot_id for boot in plan.active)
+    return [
+        *kept,
+        "hardware=cpu",  # says nothing: the plan holds the real one; only spares the detection
+        emit("results", str(Path(plan.results).absolute())),
+        emit("plan", str(path)),
+        f"boot={boots}",
+    ]

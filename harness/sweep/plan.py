@@ -1,0 +1,283 @@
+"""The plan of a study: every point with its state, grouped into boots, with what it will cost.
+
+The same object is listed by `python -m harness.plan` and executed by `python -m harness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.compose import Cell
+from harness.config import ServerConfig
+from harness.errors import ConfigError
+from harness.measure.ladder import prefill_tokens, runs
+from harness.points import Point
+from harness.records import Outcome, Record, read_all
+from harness.server.containers import Container
+from harness.server.spec import ServerSpec
+from harness.sweep import store
+from harness.sweep.cost import History
+from harness.sweep.grouping import Group, Wanted, group, merge, refusal
+
+PLAN_VERSION = 1
+
+
+class State(StrEnum):
+    """Where a point stands before the run."""
+
+    DONE = "done"
+    TO_RUN = "to run"
+    REFUSED = "refused"  # its record is written without a server
+    CANNOT_RUN = "cannot run here"
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """One point of a plan; `reason` says why it is done, run again, refused or not possible."""
+
+    point: Point
+    state: State
+    experiments: tuple[str, ...] = ()
+    reason: str = ""
+    refused_as: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class PlannedBoot:
+    """One server start and its points; estimates are of what is to run."""
+
+    boot_id: str
+    spec: ServerSpec
+    server: ServerConfig
+    tokenizer: str
+    points: tuple[PlannedPoint, ...]
+    startup_s: float = 0.0
+    run_s: float = 0.0
+    estimate_measured: bool = False
+
+    @property
+    def to_run(self) -> tuple[PlannedPoint, ...]:
+        """Points that need the server."""
+        return tuple(p for p in self.points if p.state is State.TO_RUN)
+
+    @property
+    def starts(self) -> int:
+        """Server starts: 0 where nothing is to run, or where the server runs already."""
+        return int(bool(self.to_run) and self.server.kind != "url")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the boot occupies."""
+        return 0 if self.spec.device == "cpu" else self.spec.tp
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens that the boot prefills."""
+        return sum(prefill_tokens(run) for run in runs([p.point for p in self.to_run]))
+
+
+@dataclass(frozen=True)
+class Price:
+    """Server starts and prefilled prompt tokens of one way to measure points."""
+
+    starts: int
+    prefill_tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study before it runs. A record that began after `created_at` is of this run, or of one beside it."""
+
+    results: str
+    retry: str
+    hardware: str
+    boots: tuple[PlannedBoot, ...]
+    experiments: tuple[str, ...] = ()
+    created_at: str = ""
+
+    @property
+    def points(self) -> list[PlannedPoint]:
+        """All points, boot by boot."""
+        return [point for boot in self.boots for point in boot.points]
+
+    @property
+    def active(self) -> list[PlannedBoot]:
+        """Boots with something to run or to refuse."""
+        return [b for b in self.boots if any(p.state in (State.TO_RUN, State.REFUSED) for p in b.points)]
+
+    def boot(self, boot_id: str) -> PlannedBoot:
+        """One boot by its id."""
+        for boot in self.boots:
+            if boot.boot_id == boot_id:
+                return boot
+        raise ConfigError(f"the plan has no boot {boot_id}: it was made for other settings")
+
+    def remaining(self) -> Price:
+        """What is left to pay."""
+        return Price(sum(b.starts for b in self.boots), sum(b.prefill_tokens for b in self.boots))
+
+    def whole(self) -> Price:
+        """The price of the study from nothing: finished points and those that cannot run here included."""
+        kept = [_priced(boot) for boot in self.boots]
+        return Price(
+            sum(1 for points in kept if points),
+            sum(prefill_tokens(run) for points in kept for run in runs([p.point for p in points])),
+        )
+
+    def alone(self, shared: bool) -> Price:
+        """The price with one process and one prefill a point.
+
+        Args:
+            shared: whether a point that several experiments need is measured once; else once for each.
+        """
+        starts = tokens = 0
+        for boot in self.boots:
+            for planned in _priced(boot):
+                times = 1 if shared else max(1, len(planned.experiments))
+                starts += times
+                tokens += times * planned.point.batch * planned.point.context_tokens
+        return Price(starts, tokens)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of what is to run, one boot after the other."""
+        return sum(b.startup_s + b.run_s for b in self.boots)
+
+    @property
+    def gpu_hours(self) -> float:
+        """Estimated GPU-hours of what is to run."""
+        return sum(b.gpus * (b.startup_s + b.run_s) for b in self.boots) / 3600
+
+
+def _priced(boot: PlannedBoot) -> list[PlannedPoint]:
+    return [p for p in boot.points if p.state is not State.REFUSED]
+
+
+def make_plan(cells: Iterable[Cell], results: Path, retry: str = "failed") -> Plan:
+    """Plan what is missing of the cells' points.
+
+    Raises:
+        ConfigError: an unknown `retry`, or a cell that makes no sense.
+    """
+    store.check_retry(retry)
+    wanted = merge(cells)
+    if not wanted:
+        raise ConfigError("there is nothing to measure")
+    history = History.of(read_all(results)[0])
+    boots = tuple(_planned_boot(g, results, retry, history) for g in group(wanted.values()))
+    experiments = dict.fromkeys(name for member in wanted.values() for name in member.experiments)
+    hardware = next(iter(wanted.values())).cell.config.hardware.name
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Plan(str(results), retry, hardware, boots, tuple(experiments), now)
+
+
+def _planned_boot(members: Group, results: Path, retry: str, history: History) -> PlannedBoot:
+    points = tuple(_planned_point(m, members.spec, results, retry) for m in members.members)
+    todo = [p.point for p in points if p.state is State.TO_RUN]
+    startup_s, run_s, measured = 0.0, 0.0, False
+    if todo:
+        startup_s, measured = history.startup_s(todo[0])
+        if members.server.kind == "url":
+            startup_s = 0.0
+        for run in runs(todo):
+            seconds, known = history.run_s(run[0], prefill_tokens(run))
+            run_s, measured = run_s + seconds, measured and known
+    return PlannedBoot(
+        members.boot_id, members.spec, members.server, members.tokenizer, points, startup_s, run_s, measured
+    )
+
+
+def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) -> PlannedPoint:
+    point, experiments = member.point, tuple(member.experiments)
+    record = store.finished(point, results, retry, spec)
+    if record is not None:
+        return PlannedPoint(point, State.DONE, experiments, _ended(record))
+    if member.cell.obstacle:
+        return PlannedPoint(point, State.CANNOT_RUN, experiments, member.cell.obstacle)
+    refused = refusal(member)
+    if refused is not None:
+        return PlannedPoint(point, State.REFUSED, experiments, refused.reason, refused.outcome)
+    before = store.stored(point, results)
+    return PlannedPoint(point, State.TO_RUN, experiments, f"before: {_ended(before)}" if before else "")
+
+
+def _ended(record: Record) -> str:
+    return record.outcome if record.outcome is Outcome.OK else f"{record.outcome}: {record.reason}"
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+
+def to_json(plan: Plan) -> bytes:
+    """The plan for the jobs of a multirun."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Point):
+            return value.model_dump(mode="json")
+        raise TypeError(type(value).__name__)
+
+    body = {"version": PLAN_VERSION, **{name: getattr(plan, name) for name in _PLAN_FIELDS}}
+    return orjson.dumps(body, default=plain, option=orjson.OPT_INDENT_2)
+
+
+_PLAN_FIELDS = ("results", "retry", "hardware", "boots", "experiments", "created_at")
+
+
+def from_json(text: bytes) -> Plan:
+    """Read a plan back.
+
+    Raises:
+        ConfigError: it is not a plan of this version.
+    """
+    try:
+        values = orjson.loads(text)
+        if values["version"] != PLAN_VERSION:
+            raise ConfigError(f"the plan has version {values['version']}, this program reads {PLAN_VERSION}")
+        boots = tuple(_boot_from(boot) for boot in values["boots"])
+        return Plan(
+            values["results"],
+            values["retry"],
+            values["hardware"],
+            boots,
+            tuple(values["experiments"]),
+            values["created_at"],
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"this is no plan file ({error}): make it anew") from error
+
+
+def _boot_from(values: dict[str, Any]) -> PlannedBoot:
+    spec = dict(values["spec"])
+    spec["extra_arguments"] = tuple(spec["extra_arguments"])
+    if spec["container"] is not None:
+        box = spec["container"]
+        spec["container"] = Container(
+            **{**box, "mounts": tuple(box["mounts"]), "arguments": tuple(box["arguments"])}
+        )
+    points = tuple(
+        PlannedPoint(
+            Point.model_validate(p["point"]),
+            State(p["state"]),
+            tuple(p["experiments"]),
+            p["reason"],
+            Outcome(p["refused_as"]) if p["refused_as"] else None,
+        )
+        for p in values["points"]
+    )
+    return PlannedBoot(
+        values["boot_id"],
+        ServerSpec(**spec),
+        ServerConfig(**values["server"]),
+        values["tokenizer"],
+        points,
+        values["startup_s"],
+        values["run_s"],
+        values["estimate_measured"],
+    )

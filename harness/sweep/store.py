@@ -1,0 +1,106 @@
+"""What a results directory already holds: finished points, settled failures, traces of a killed run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import ConfigError, RecordError
+from harness.points import Point
+from harness.records import RECORD_FILE, Outcome, Record, points_dir, read_record
+from harness.server.spec import ServerSpec
+from harness.sweep.locks import PointLocks
+
+RETRY = ("none", "failed", "all")
+# Failures that measuring again cannot change unless the server gets more memory: they are results.
+MEMORY_OUTCOMES = frozenset(
+    {Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN}
+)
+SETTLED = MEMORY_OUTCOMES | {Outcome.OK, Outcome.NO_DRAFT_WEIGHTS}
+
+
+def stored(point: Point, results: Path) -> Record | None:
+    """The readable record of a point, whatever its outcome; None for none or a damaged one."""
+    directory = points_dir(results) / point.key
+    if not directory.exists():
+        return None
+    try:
+        return read_record(directory)
+    except RecordError:
+        return None
+
+
+def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = None) -> Record | None:
+    """The stored record of a point that need not be measured again, else None.
+
+    Args:
+        retry: `none` keeps every record, `failed` measures failures again that can end otherwise, `all`
+            measures everything again.
+        spec: the server that would run it; with other memory settings than the stored failure had, an
+            out-of-memory point is measured again.
+
+    Raises:
+        ConfigError: an unknown value of retry.
+    """
+    check_retry(retry)
+    record = None if retry == "all" else stored(point, results)
+    if record is None or retry == "none":
+        return record
+    if record.outcome not in SETTLED:
+        return None
+    if record.outcome in MEMORY_OUTCOMES and spec is not None and _other_memory(record, spec):
+        return None
+    return record
+
+
+def check_retry(retry: str) -> None:
+    """Refuse an unknown value."""
+    if retry not in RETRY:
+        raise ConfigError(f"retry={retry} is unknown: choose one of {', '.join(RETRY)}")
+
+
+def _other_memory(record: Record, spec: ServerSpec) -> bool:
+    """Whether the server of a failed record had other memory settings; a point refused unstarted had none."""
+    before = record.server.command
+    if not before:
+        return False
+    after = spec.command(0)
+    names = ("--mem-fraction-static", "--max-total-tokens", "--chunked-prefill-size")
+    return any(_value(before, name) != _value(after, name) for name in names)
+
+
+def _value(command: Sequence[str], name: str) -> str | None:
+    return command[command.index(name) + 1] if name in command[:-1] else None
+
+
+def recover(results: Path, locks: PointLocks) -> list[str]:
+    """Put right what a killed run left in the store; returns a sentence for each thing done.
+
+    A record that was being replaced comes back; scratch directories and directories without a record go.
+    Points that another harness works on are left alone.
+    """
+    parent = points_dir(results)
+    done: list[str] = []
+    for path in sorted(parent.iterdir()) if parent.is_dir() else []:
+        key = path.name.strip(".").split(".")[0]
+        hidden = path.name.startswith(".")
+        if not path.is_dir() or not (hidden or not (path / RECORD_FILE).exists()):
+            continue
+        if not locks.acquire(key):
+            continue
+        try:
+            done.append(_put_right(path, parent / key, hidden))
+        finally:
+            locks.release(key)
+    return [text for text in done if text]
+
+
+def _put_right(path: Path, final: Path, hidden: bool) -> str:
+    if not path.exists():
+        return ""  # another harness was faster
+    if path.name.endswith(".old") and not final.exists() and (path / RECORD_FILE).exists():
+        path.rename(final)
+        return f"{final.name}: the previous record is back; the run that was replacing it was killed"
+    shutil.rmtree(path, ignore_errors=True)
+    return f"{final.name}: removed a half-written record" if hidden else f"{final.name}: removed, no record"
