@@ -1,10 +1,10 @@
 """What building inputs costs: `python benchmarks/inputs.py [context_tokens]` (`make bench-inputs`).
 
-For one record of each task, with Qwen's vocabulary: CPU seconds of building it from pieces (ids included), of
-the same with the whole prompt tokenised once as a check, and of the yardstick, one tokenisation of the finished
-text by Hugging Face tokenizers; and the peak memory of a process that does nothing else. Then, side by side, the
-way of NVIDIA/RULER's script: tokenise the whole text anew for each guess at how much filler fits. Each task runs
-in its own process, with one thread.
+For one record of each task, with Qwen's vocabulary: CPU seconds of building it from pieces (ids included),
+of the same with the whole prompt tokenised once as a check, and of the yardstick, one tokenisation of the
+finished text by Hugging Face tokenizers; and the peak memory of a process that does nothing else. Then, side
+by side, the way of NVIDIA/RULER's script: tokenise the whole text anew for each guess at how much filler fits.
+Each task runs in its own process, with one thread.
 """
 
 from __future__ import annotations
@@ -60,20 +60,17 @@ def main() -> None:
                 flush=True,
             )
         row = _child(scratch, "baseline", context)
+        bisect, build, checked = row["bisect_s"], row["build_s"], row["checked_s"]
         print(
-            f"re-tokenise and bisect (niah_single): {row['bisect_s']:.1f} s in {row['rounds']} tokenisations,"
-            f" {row['short']:,} tokens short; from pieces {row['build_s']:.2f} s ({row['bisect_s'] / row['build_s']:.0f}x"
-            f" less), with the check {row['checked_s']:.2f} s ({row['bisect_s'] / row['checked_s']:.0f}x less)"
+            f"re-tokenise and bisect (niah_single): {bisect:.1f} s in {row['rounds']} tokenisations,"
+            f" {row['short']:,} tokens short\nfrom pieces: {build:.2f} s ({bisect / build:.0f}x less),"
+            f" with the check {checked:.2f} s ({bisect / checked:.0f}x less)"
         )
 
 
 def _child(scratch: str, task: str, context: int) -> dict[str, Any]:
-    environment = {
-        **os.environ,
-        "RAYON_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "1",
-    }
+    single = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **single}
     environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, __file__, "--child", scratch, task, str(context)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

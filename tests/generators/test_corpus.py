@@ -144,7 +144,7 @@ def test_verify_finds_missing_records_and_foreign_tokenizers(corpus, tmp_path):
     (other / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="give the right one"):
         verify(path, tokenizer_path=str(other))
-    with pytest.raises(InputError, match="no corpus|cannot be read"):
+    with pytest.raises(InputError, match=r"no corpus|cannot be read"):
         verify(tmp_path / "nothing.jsonl")
 
 
