@@ -3,7 +3,7 @@
 For one record of each task, with Qwen's vocabulary: CPU seconds of building it from pieces (ids included),
 of the same with the whole prompt tokenised once as a check, and of the yardstick, one tokenisation of the
 finished text by Hugging Face tokenizers; and the peak memory of a process that does nothing else. Then, side
-by side, the way of NVIDIA/RULER's script: tokenise the whole text anew for each guess at how much filler fits.
+by side, the way of NVIDIA/RULER's script: tokenise the whole text anew for each guess at how much fits.
 Each task runs in its own process, with one thread.
 """
 
