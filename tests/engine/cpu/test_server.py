@@ -144,7 +144,7 @@ def test_native_equals_dense_with_experts(asked, dtype) -> None:
 
 @pytest.mark.slow
 def test_trees_equal_dense(asked) -> None:
-    """Two branches a level: attention by the tree's mask, recurrence by the tree's parents, KV moved after."""
+    """Two branches a level: attention by the tree's mask, recurrence by its parents, KV moved after."""
     dense, trees = asked("hybrid", "dense"), asked("hybrid", "native", extra=TREE)
     assert trees.ids == dense.ids
     assert trees.ids_together == dense.ids_together
