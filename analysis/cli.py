@@ -113,7 +113,7 @@ def _table(options: argparse.Namespace) -> int:
         console = Console()
         # Piped output must not be folded to 80 columns.
         if not console.is_terminal:
-            console = Console(width=200)
+            console = Console(width=230)
         console.print(render.terminal(table))
     else:
         sys.stdout.write(render.render(table, options.format))

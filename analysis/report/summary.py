@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from analysis.equivalence import arm_pairs
+from analysis.equivalence import ArmPair, arm_pairs
 from analysis.estimators import Estimate
 from analysis.paper import MODELS, paper_model
 from analysis.study import Study, pooled_ratio, step_ms, tpot_ms
@@ -40,13 +40,7 @@ def summarise(study: Study) -> Summary:
             f"{ok} of {len(cells)} are valid measurements."
         )
         headline += _ratios(site)
-        outputs += [
-            f"{site.model}, {p.task}, S = {p.context_tokens:,}: {p.first} and {p.second} give equal tokens "
-            f"for {p.identical} of {p.prompts} prompts" + (
-                f" (earliest difference at token {min(p.first_differences)})." if p.first_differences else "."
-            )
-            for p in arm_pairs(site.group)
-        ]  # fmt: skip
+        outputs += _agreement(site)
     doubtful = [
         f"{cell.point.label}, seed {cell.point.seed}: {cell.verdict.label}. {cell.verdict.text}."
         for cell in study.cells
@@ -56,6 +50,20 @@ def summarise(study: Study) -> Summary:
     absent = [title for name, title in MODELS.items() if name not in present]
     missing = [f"The paper's {', '.join(absent)} were not measured here."] if absent else []
     return Summary(measured, headline, outputs, doubtful, missing)
+
+
+def _agreement(site: Site) -> list[str]:
+    """One sentence a pair of arms, over all inputs and contexts."""
+    by_pair: dict[tuple[str, str], list[ArmPair]] = {}
+    for pair in arm_pairs(site.group) if site.group else []:
+        by_pair.setdefault((pair.first, pair.second), []).append(pair)
+    out = []
+    for (first, second), pairs in by_pair.items():
+        prompts, same = sum(p.prompts for p in pairs), sum(p.identical for p in pairs)
+        places = [place for p in pairs for place in p.first_differences]
+        text = f"{site.model}: {first} and {second} give the same tokens for {same} of {prompts} prompts"
+        out.append(f"{text}, the earliest difference at token {min(places)}." if places else f"{text}.")
+    return out
 
 
 def _ratios(site: Site) -> list[str]:

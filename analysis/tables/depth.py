@@ -238,7 +238,7 @@ def _fit_values(site: Site, task: str, context: int, arm: str, fitted: ArmFit | 
         ),
         "intercept_ms": Value(fit.intercept_ms if fit else None, note=note),
         "r_squared": Value(r_squared, site.claim("table_6", task, "all", "r_squared", context), note),
-        "one_time_step": _step_text(fitted.step if fitted else None, fitted.gammas if fitted else ()),
+        "one_time_step": _step_text(fitted.step, fitted.gammas) if fitted else "",
     }
 
 

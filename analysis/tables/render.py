@@ -70,10 +70,10 @@ def terminal(table: Table) -> Any:
 
 
 def short_text(content: Content, text: str) -> str:
-    """Narrow cells for what was not measured: the paper's value alone, or a dash."""
+    """Narrow cells: intervals on their own line; what was not measured is a dash or the paper's value."""
     if isinstance(content, Value) and content.verdict == NOT_MEASURED:
         return f"not measured; paper {content.claim.text}" if content.claim else "-"
-    return text.replace(" (paper", "\n(paper")
+    return text.replace(" (paper", "\n(paper").replace(" [", "\n[") if isinstance(content, Value) else text
 
 
 def _style(content: Content) -> str:
