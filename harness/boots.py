@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 from harness.errors import HarnessError, ServerError
 from harness.host.environment import capture_environment
+from harness.host.gpu import GpuSampler
 from harness.measure.inputs import InputStore
 from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
 from harness.measure.protocol import TimedRun, timed_run, warm_up
+from harness.measure.validity import check_completion_tokens, check_prompt_tokens
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
 from harness.schedlog import Event
@@ -155,7 +157,8 @@ def _measure(
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
         new_tokens = budgets(points) if len(points) > 1 else None
-        run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
+        with GpuSampler() as sampler:
+            run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
     except ServerError as error:
         raw = server.log_since(mark)
         broken = error.kind != Outcome.REQUEST_ERROR or server.exit_code() is not None
@@ -171,6 +174,7 @@ def _measure(
         return [_failure(point, failed, began, environment, server.info, info)], raw, True
     duration_s = time.monotonic() - clock
     made = [_success(point, run, info, began, duration_s, environment, server.info)]
+    made[0].samples = sampler.columns()
     if new_tokens is not None:
         made = [_rung(rung, made[0], points, new_tokens) for rung in points]
     for record in made:
@@ -233,15 +237,18 @@ def _invalid_reasons(point: Point, run: TimedRun) -> list[str]:
     """What makes a finished run no measurement at all; finer verdicts are the analysis' business."""
     reasons = []
     for request in run.requests:
-        if request.prompt_tokens != point.context_tokens:
+        prompt = check_prompt_tokens(point.context_tokens, request.prompt_tokens, request.cached_tokens)
+        reasons.append(prompt.reason)
+        if request.cached_tokens:
             reasons.append(
-                f"the server counted {request.prompt_tokens} prompt tokens, not {point.context_tokens}"
+                f"{request.cached_tokens} prompt tokens came from the cache: the prefill was not timed"
             )
-        if point.ignore_eos and request.completion_tokens != point.max_new_tokens:
-            reasons.append(
-                f"{request.completion_tokens} tokens came back, {point.max_new_tokens} were asked for"
+        if point.ignore_eos:
+            asked = check_completion_tokens(
+                point.max_new_tokens, request.completion_tokens, request.finish_reason, ignore_eos=True
             )
-    return sorted(set(reasons))
+            reasons.append(asked.reason)
+    return sorted({reason for reason in reasons if reason})
 
 
 def _failure(

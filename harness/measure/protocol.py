@@ -14,11 +14,13 @@ from harness.errors import ServerError
 from harness.points import Point
 from harness.records import DecodeSteps, Outcome, PrefillSteps, RequestResult
 from harness.server.attach import AnyServer
+from harness.server.liveness import Limits, Liveness, Verdict
 
 WARMUP_PROMPT_TOKENS = 64
 WARMUP_NEW_TOKENS = 8
 _POLL_S = 0.2
 _SETTLE_S = 3.0
+_LOOK_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,23 @@ def _request(
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    last_progress = time.monotonic()
+    began = looked = time.monotonic()
+    watch = Liveness(began, Limits(stall_s=stall_limit_s, stopped_s=min(60.0, stall_limit_s)))
+    watch.ready(began)
+    watch.request_sent(began)
     while thread.is_alive():
         thread.join(_POLL_S)
+        now = time.monotonic()
         if server.read_log():
-            last_progress = time.monotonic()
+            watch.scheduler_line(now)
         server.raise_if_dead("run")
-        if time.monotonic() - last_progress > stall_limit_s:
+        if now - looked > _LOOK_S:
+            looked = now
+            watch.process_state(now, "stopped" if server.has_stopped_process() else "running")
+        judgement = watch.judge(now)
+        if judgement.verdict is Verdict.STALLED:
             raise ServerError(
-                f"the server wrote no scheduler line for {stall_limit_s:.0f} s although its process lives: "
-                "it hangs, or raise server.stall_limit_s",
+                f"the server hangs: {judgement.reason} (server.stall_limit_s={stall_limit_s:.0f})",
                 Outcome.STALLED,
             )
     if "error" in outcome:

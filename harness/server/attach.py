@@ -12,7 +12,7 @@ from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server.client import Client
-from harness.server.lifecycle import Listener, Server
+from harness.server.lifecycle import Listener, Server, without_secrets
 from harness.server.spec import ServerSpec
 
 _NEXTN = ("EAGLE", "NEXTN")
@@ -53,7 +53,7 @@ class RunningServer:
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
-            arguments=reported,
+            arguments=without_secrets(reported),
             max_total_tokens=_capacity(reported, states, "max_total_num_tokens"),
             max_running_requests=_capacity(reported, states, "max_running_requests"),
             context_length=reported.get("context_length"),
@@ -72,6 +72,10 @@ class RunningServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.client.close()
+
+    def has_stopped_process(self) -> bool:
+        """Not visible from here."""
+        return False
 
     def read_log(self) -> list[schedlog.Event]:
         """New log events since the last call."""

@@ -162,6 +162,10 @@ class Server:
         """None while the server process lives."""
         return self._guard.poll() if self._guard is not None else None
 
+    def has_stopped_process(self) -> bool:
+        """Whether a process of this server is in the stopped state (SIGSTOP, a debugger)."""
+        return self._guard is not None and processes.any_stopped(self._guard.pid)
+
     def raise_if_dead(self, phase: str) -> None:
         """Raise the typed first cause when the server process has ended."""
         code = self.exit_code()
@@ -179,7 +183,7 @@ class Server:
         """Capacity and arguments as the server itself reports them."""
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
-        self.info.arguments = {name: value for name, value in reported.items() if not _SECRET.search(name)}
+        self.info.arguments = without_secrets(reported)
         parsed = schedlog.parse(self.log_since(0))
         capacity = parsed.capacity
         if capacity is not None:
@@ -193,3 +197,8 @@ class Server:
         ]
         if parsed.plugin is not None:
             self.info.engine_report = parsed.plugin.settings
+
+
+def without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Server arguments less API keys and passwords, for a record."""
+    return {name: value for name, value in arguments.items() if not _SECRET.search(name)}

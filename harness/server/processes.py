@@ -146,6 +146,16 @@ def snapshot(pid: int) -> list[psutil.Process]:
         return []
 
 
+def any_stopped(pid: int) -> bool:
+    """Whether a descendant of `pid` is stopped by a signal or a debugger."""
+    stopped = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    for process in snapshot(pid):
+        with contextlib.suppress(psutil.Error):
+            if process.status() in stopped:
+                return True
+    return False
+
+
 def stop_tree(
     pid: int, grace_s: float, known: Iterable[psutil.Process] = (), timeout_s: float = _KILL_WAIT_S
 ) -> list[psutil.Process]:

@@ -77,7 +77,7 @@ class ServerSpec:
         """Variables to add to the server's environment."""
         variables = {"SGLANG_PLUGINS": "windowed_mtp"}
         if self.device == "cpu":
-            variables |= cpu_environment(threads=self.threads or 1, tp=self.tp)
+            variables |= cpu_environment(threads=self.threads or 1, tp=self.tp, dtype=self.dtype)
         return variables | self.engine_settings().environment()
 
     def command(self, port: int, host: str = "127.0.0.1") -> list[str]:

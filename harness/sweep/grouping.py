@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -161,6 +162,7 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
         prune_draft_prefill=first.prune_draft_prefill,
         threads=hardware.threads,
         trust_remote_code=config.model.trust_remote_code,
+        python=config.server.python or sys.executable,
         extra_arguments=(
             *config.model.server_arguments,
             *hardware.server_arguments,
@@ -182,6 +184,7 @@ def _container(cell: Cell) -> Container | None:
     return Container(
         kind="docker" if server.kind == "docker" else "enroot",
         image=server.image or "",
+        python=server.python or "python3",
         mounts=tuple(dict.fromkeys(mounts)),
         arguments=tuple(server.container_arguments),
         gpus=cell.config.hardware.device != "cpu",
@@ -200,5 +203,6 @@ def refusal(member: Wanted) -> Refusal | None:
             member.point.context_tokens, member.point.max_new_tokens, member.point.depth
         ),
         yarn_factor=member.cell.config.model.yarn_factor,
+        native_context_tokens=member.cell.config.model.native_context_tokens,
     )
     return Refusal(problems[0].outcome, problems[0].message) if problems else None
