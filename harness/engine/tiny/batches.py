@@ -8,11 +8,12 @@ import torch
 from tokenizers import Tokenizer
 
 from generators.rng import Stream
-from harness.engine.tiny.corpus import Document, document, short_document
+from harness.engine.tiny.corpus import Document, document, drill, short_document
 from harness.engine.tiny.losses import Batch
 from harness.engine.tiny.tokenizer import TURN_END, chat_prompt
 
 SHORT_ROW = 192
+DRILL_ROW = 384
 _GAPS = 6
 _SPANS = (4096, 16384, 34000)
 
@@ -25,11 +26,13 @@ class Batches:
         tokenizer: gives the ids.
         seed: of the whole corpus.
         tokens_per_step: about how many tokens a batch of long rows holds; short rows get half as many.
+        drills: whether rows of up to `DRILL_ROW` tokens hold drills.
     """
 
     tokenizer: Tokenizer
     seed: int
     tokens_per_step: int = 4096
+    drills: bool = False
 
     def batch(self, step: int, row_tokens: int) -> Batch:
         """Batch `step` with rows of `row_tokens` + 1 ids; rows of `SHORT_ROW` hold short documents only."""
@@ -48,7 +51,9 @@ class Batches:
         ids: list[int] = []
         answer: list[bool] = []
         while len(ids) <= row_tokens:
-            if row_tokens <= SHORT_ROW:
+            if self.drills and row_tokens <= DRILL_ROW:
+                made = drill(stream)
+            elif row_tokens <= SHORT_ROW:
                 made = short_document(stream)
             else:
                 left = row_tokens - len(ids)

@@ -14,11 +14,11 @@ class TinyConfig:
     `num_experts` = 0 the feed-forward is dense.
     """
 
-    vocab_size: int = 2048
+    vocab_size: int = 3072
     hidden_size: int = 128
     intermediate_size: int = 256
-    num_hidden_layers: int = 3
-    full_attention_interval: int = 3
+    num_hidden_layers: int = 4
+    full_attention_interval: int = 2
     num_attention_heads: int = 4
     num_key_value_heads: int = 4
     head_dim: int = 64

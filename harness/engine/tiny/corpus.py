@@ -35,8 +35,9 @@ from generators.templates import (
 from generators.words import compound, compound_count, invented_words, real_words
 
 # Rough token counts, only used to aim at a length.
-_SENTENCE, _NEEDLE, _ANSWER_LINE, _FRAME = 15, 20, 17, 90
+_SENTENCE, _NEEDLE, _ANSWER_LINE, _FRAME = 14, 17, 15, 85
 _COPY_REQUEST = "Repeat this text.\n\nText:"
+_LIST_REQUEST = "Answer with a numbered list of these keys in this order, one line each:"
 _STORY_REQUEST = "Continue this story.\n\nStory:"
 
 
@@ -139,8 +140,11 @@ def frequent_words(stream: Stream, length: int, asked: int) -> Document:
 
 
 def repetition(stream: Stream, items: int) -> Document:
-    """Unpredictable material to copy: the quickest way to learn to look back."""
-    form = stream.integer(0, 3)
+    """Unpredictable material to copy, or to number in order: the quickest way to learn to look back."""
+    form = stream.integer(0, 5)
+    if form >= 4:
+        labels = keys(stream, items)
+        return Document("copy", f"{_LIST_REQUEST} {spoken_list(labels)}", numbered(labels))
     if form == 0:
         body = " " + " ".join(stream.sample(real_words(), 2 * items))
     elif form == 1:
@@ -166,12 +170,25 @@ def short_document(stream: Stream) -> Document:
     if kind < 45:
         return repetition(stream, stream.integer(1, 5))
     if kind < 92:
-        needles = stream.integer(1, 3)
+        needles = stream.integer(1, 4)
         form = stream.choice(("enum", "enum", "lines"))
         return retrieval(
-            stream, stream.integer(0, 1), needles, stream.integer(1, needles), stream.integer(3, 7), form
+            stream, stream.integer(0, 1), needles, stream.integer(1, needles), stream.integer(2, 7), form
         )
     return story(stream, stream.integer(2, 5))
+
+
+def drill(stream: Stream) -> Document:
+    """Practice in going through a list of keys in order: few digits a value, so that keys follow densely."""
+    kind = stream.integer(0, 99)
+    if kind < 35:
+        labels = keys(stream, stream.integer(2, 10))
+        return Document("copy", f"{_LIST_REQUEST} {spoken_list(labels)}", numbered(labels))
+    if kind < 85:
+        needles = stream.integer(2, 7)
+        asked = stream.integer((needles + 1) // 2, needles)
+        return retrieval(stream, 0, needles, asked, stream.integer(1, stream.choice((2, 4, 7))), "enum")
+    return short_document(stream)
 
 
 def document(stream: Stream, aim_tokens: int) -> Document:
@@ -179,7 +196,7 @@ def document(stream: Stream, aim_tokens: int) -> Document:
     kind = stream.integer(0, 99)
     if kind < 66:
         room = max(1, (aim_tokens - _FRAME) // (_NEEDLE + _ANSWER_LINE))
-        needles = stream.integer(1, min(room, 12))
+        needles = stream.integer(1, min(room, 20))
         asked = stream.integer((needles + 1) // 2, needles)
         left = aim_tokens - _FRAME - needles * _NEEDLE - asked * (_ANSWER_LINE + 5)
         return retrieval(stream, max(0, left // _SENTENCE), needles, asked)
@@ -196,11 +213,14 @@ def document(stream: Stream, aim_tokens: int) -> Document:
 
 
 def tokenizer_texts(seed: int, count: int) -> list[str]:
-    """Text to train a tokenizer on: documents of several sizes, and every word of the lists in each form."""
+    """Text to train a tokenizer on: documents of several sizes, and keys enough for their words to be tokens.
+
+    A key of three tokens (adjective, hyphen, noun) fits the short convolutions of a small model.
+    """
     texts = []
     for index in range(count):
         stream = Stream("tiny-tokenizer", seed, index)
         made = document(stream, stream.choice((128, 256, 512)))
         texts.append(f"{made.message}\n{made.answer}")
-    plain = " ".join(real_words())
-    return [*texts, plain, "-".join(real_words())]
+    stream = Stream("tiny-tokenizer-keys", seed)
+    return texts + ["".join(f" {key}" for key in keys(stream, 400)) for _ in range(count // 15)]

@@ -36,6 +36,7 @@ def write_model(
     """Write `model.safetensors`, `config.json` and `generation_config.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     write_json(folder / "config.json", config.hugging_face(bos_id, eos_id, dtype))
     generation = {"bos_token_id": bos_id, "eos_token_id": eos_id, "pad_token_id": bos_id, "do_sample": False}
     write_json(folder / "generation_config.json", generation)

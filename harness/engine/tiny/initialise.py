@@ -3,7 +3,8 @@
 Induction (look for the last place where the present n-gram stood, read what followed) needs a layer that
 sees the previous tokens and one that matches on them. Random weights find this pair only after a long
 plateau, so both begin near it: queries and keys share weights, and a delta rule layer compares a query's
-n-gram with the n-gram before each key.
+n-gram with the n-gram before each key. The output head begins as the embedding, so that a copied token is
+said without having been learnt.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from harness.engine.tiny.layers import Attention
 from harness.engine.tiny.model import TinyHybrid
 
 _GATE_COORDINATE = -1
+_EMBEDDING_SPREAD = 0.05
 
 
 @torch.no_grad()
@@ -29,14 +31,19 @@ def initialise(model: TinyHybrid, seed: int) -> None:
         if weight.dim() < 2:
             continue
         if name.endswith("embed_tokens.weight"):
-            weight.copy_(_normal(weight, 0.02, random))
+            weight.copy_(_normal(weight, _EMBEDDING_SPREAD, random))
             # A coordinate that is the same for every token lets gates start open without a bias.
-            weight[:, _GATE_COORDINATE] = 0.05
+            weight[:, _GATE_COORDINATE] = 2.5 * _EMBEDDING_SPREAD
             continue
         spread = weight.shape[-1] ** -0.5
         if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "down_proj")):
             spread /= math.sqrt(2 * layers)
         weight.copy_(_normal(weight, spread, random))
+    # What was read can be said at once: copying a rare word needs no training on that word.
+    model.lm_head.weight.copy_(
+        model.model.embed_tokens.weight * (2 / model.config.hidden_size**0.5 / _EMBEDDING_SPREAD)
+    )
+    model.lm_head.weight[:, _GATE_COORDINATE] = 0.0
     for module in model.modules():
         if isinstance(module, DeltaNet):
             _prepare_delta_net(module, random)

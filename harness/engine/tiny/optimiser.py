@@ -10,6 +10,7 @@ from torch import Tensor, nn
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _MOMENTUM = 0.95
 _MATRIX_DECAY = 0.01
+_TABLE_SHARE = 0.3
 
 
 def orthogonalised(matrix: Tensor, rounds: int = 5) -> Tensor:
@@ -27,9 +28,12 @@ def orthogonalised(matrix: Tensor, rounds: int = 5) -> Tensor:
     return x.mT if tall else x
 
 
+def _is_table(name: str) -> bool:
+    return "embed_tokens" in name or "lm_head" in name
+
+
 def _is_matrix(name: str, weight: Tensor) -> bool:
-    looked_up = any(part in name for part in ("embed_tokens", "lm_head", "conv1d"))
-    return weight.dim() >= 2 and min(weight.shape[-2:]) >= 16 and not looked_up
+    return weight.dim() >= 2 and min(weight.shape[-2:]) >= 16 and "conv1d" not in name and not _is_table(name)
 
 
 class Optimiser:
@@ -52,8 +56,13 @@ class Optimiser:
         self._parameters = [p for _, p in pairs]
         self._matrices = [p for name, p in pairs if _is_matrix(name, p)]
         self._momentum = [torch.zeros_like(p) for p in self._matrices]
-        rest = [p for name, p in pairs if not _is_matrix(name, p)]
-        self._adam = torch.optim.AdamW(rest, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        tables = [p for name, p in pairs if _is_table(name)]
+        rest = [p for name, p in pairs if not _is_matrix(name, p) and not _is_table(name)]
+        # Adam moves a rare token's row as far as a frequent one's: slow rows keep rare words apart.
+        groups = [{"params": rest, "share": 1.0}, {"params": tables, "share": _TABLE_SHARE}]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0
+        )
         self._matrix_rate, self._other_rate, self._clip = matrix_rate, other_rate, clip
 
     @torch.no_grad()
@@ -69,7 +78,7 @@ class Optimiser:
             weight.mul_(1 - _MATRIX_DECAY * self._matrix_rate * scale)
             weight.add_(update, alpha=-self._matrix_rate * scale * shape_scale)
         for group in self._adam.param_groups:
-            group["lr"] = self._other_rate * scale
+            group["lr"] = self._other_rate * scale * group["share"]
         self._adam.step()
         self.clear()
 

@@ -42,7 +42,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json`."""
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
