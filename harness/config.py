@@ -64,6 +64,8 @@ class ServerConfig:
     kind: str = "local"
     url: str | None = None
     image: str | None = None
+    # Interpreter that has SGLang and this package; None: the harness's own.
+    python: str | None = None
     # Of a server that is already running (kind=url): its log file here, for step times; None: replies only.
     log_path: str | None = None
     # Paths a container sees besides the checkpoint and the results, as host:container.

@@ -1,0 +1,156 @@
+"""Whole command lines: boots in their own processes, faults, resume, two harnesses at once."""
+
+import subprocess
+from collections import Counter
+
+import pytest
+
+from harness.records import Outcome, iter_record_dirs, read_all
+from harness.server.lifecycle import BOOT_MARK
+from harness.server.processes import find_orphans
+
+SMOKE = ("experiment=smoke", "force.context=512")
+
+
+def outcomes(sweep) -> Counter:
+    records, errors = read_all(sweep.results)
+    assert errors == []
+    return Counter(record.outcome for record in records)
+
+
+def starts(sweep) -> int:
+    return len(list((sweep.results / "logs" / "servers").glob("*.log")))
+
+
+def test_an_experiment_runs_and_the_second_time_starts_nothing(sweep):
+    first = sweep.run(*SMOKE)
+    assert first.returncode == 0, first.stderr
+    assert outcomes(sweep) == {Outcome.OK: 4}
+    assert starts(sweep) == 4
+    again = sweep.run(*SMOKE)
+    assert again.returncode == 0, again.stderr
+    assert starts(sweep) == 4
+
+
+def test_a_multirun_sweep_is_one_job_a_boot(sweep):
+    done = sweep.run("-m", "arm=native,dense", "context=512,1024", "max_new_tokens=8", "input.params.keys=8")
+    assert done.returncode == 0, done.stderr
+    assert outcomes(sweep) == {Outcome.OK: 4}
+    assert starts(sweep) == 2
+    assert "#1 :" in done.stdout + done.stderr
+    assert "#2 :" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("oom_start", Outcome.OUT_OF_MEMORY_AT_START),
+        ("die_prefill", Outcome.SERVER_DIED),
+        ("die_decode", Outcome.SERVER_DIED),
+        ("hang", Outcome.STALLED),
+    ],
+)
+def test_a_fault_of_one_boot_is_its_record_and_the_others_run(sweep, fault, outcome):
+    sweep.server = {"fault": fault, "only_boots_with": '--speculative-num-draft-tokens'}
+    done = sweep.run(*SMOKE, "only.arm=[dense,native]", "server.stall_limit_s=5")
+    assert outcomes(sweep) == {outcome: 1, Outcome.OK: 1}, done.stderr
+    assert done.returncode == (0 if outcome is Outcome.OUT_OF_MEMORY_AT_START else 1)
+    # Mended: a failure is measured again, memory failures are results and stay.
+    sweep.server = {}
+    sweep.run(*SMOKE, "only.arm=[dense,native]")
+    settled = outcome is Outcome.OUT_OF_MEMORY_AT_START
+    assert outcomes(sweep) == ({outcome: 1, Outcome.OK: 1} if settled else {Outcome.OK: 2})
+
+
+def test_a_pool_too_small_is_found_before_the_prefill(sweep):
+    done = sweep.run("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8",
+                     "server.max_total_tokens=300")  # fmt: skip
+    assert outcomes(sweep) == {Outcome.DOES_NOT_FIT: 1}, done.stderr
+    logs = list((sweep.results / "logs" / "servers").glob("*.log"))
+    assert b"#new-token: 512" not in logs[0].read_bytes()
+
+
+def test_more_memory_is_worth_another_try(sweep):
+    point = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    sweep.run(*point, "server.max_total_tokens=300")
+    sweep.run(*point, "server.max_total_tokens=900")
+    assert outcomes(sweep) == {Outcome.OK: 1}
+
+
+def test_batches_share_one_prefill(sweep):
+    done = sweep.run("-m", "arm=native", "batch=1,2,4", "context=512", "share_prefill=true",
+                     "max_new_tokens=90", "input.params.keys=8")  # fmt: skip
+    assert outcomes(sweep) == {Outcome.OK: 3}, done.stderr
+    assert starts(sweep) == 1
+    log = next((sweep.results / "logs" / "servers").glob("*.log")).read_bytes()
+    assert log.count(b"#new-token: 512") == 4
+    for record in read_all(sweep.results)[0]:
+        assert set(record.decode_steps.running_requests) == {record.point.batch}
+        assert len(record.requests) == record.point.batch
+        assert record.extras["shared_prefill"]["batches"] == [4, 2, 1]
+
+
+def test_a_shared_prefill_whose_outputs_end_early_is_invalid_not_silently_short(sweep):
+    sweep.server = {"fault": "eos"}
+    sweep.run("-m", "arm=native", "batch=1,2,4", "context=512", "share_prefill=true",
+              "max_new_tokens=24", "input.params.keys=8")  # fmt: skip
+    assert set(outcomes(sweep)) == {Outcome.INVALID}
+    assert "share_prefill=false" in read_all(sweep.results)[0][0].reason
+
+
+def test_two_harnesses_on_one_directory_do_no_point_twice(sweep, tmp_path):
+    sweep.server = {"start_s": 0.5, "prefill_s": 0.2, "step_s": 0.01}
+    both = [sweep.start(*SMOKE, log=tmp_path / f"{i}.log") for i in range(2)]
+    for process in both:
+        process.wait(300)
+    assert outcomes(sweep) == {Outcome.OK: 4}
+    timed = sum(
+        path.read_bytes().count(b"#new-token: 512")
+        for path in (sweep.results / "logs" / "servers").glob("*.log")
+    )
+    assert timed == 4
+    assert list((sweep.results / "locks").glob("*.lock")) == []
+
+
+def test_a_killed_worker_is_a_record_and_the_sweep_goes_on(sweep, tmp_path):
+    sweep.server = {"step_s": 0.2}
+    log = tmp_path / "log"
+    process = sweep.start(*SMOKE, "only.arm=[dense,native]", log=log)
+    worker = _first_worker(process)
+    worker.kill()
+    process.wait(300)
+    assert outcomes(sweep) == {Outcome.INTERRUPTED: 1, Outcome.OK: 1}, log.read_text()
+    assert "SIGKILL" in next(r.reason for r in read_all(sweep.results)[0] if r.outcome != Outcome.OK)
+    assert find_orphans(BOOT_MARK, _boot_ids(sweep)) == []
+
+
+def test_ctrl_c_stops_everything_and_leaves_no_record_of_what_was_not_reached(sweep, tmp_path):
+    sweep.server = {"step_s": 0.5}
+    process = sweep.start(*SMOKE, log=tmp_path / "log")
+    _first_worker(process)
+    subprocess.run(["kill", "-TERM", str(process.pid)], check=True)
+    assert process.wait(60) != 0
+    assert list(iter_record_dirs(sweep.results)) == []
+    assert find_orphans(BOOT_MARK, _boot_ids(sweep)) == []
+
+
+def _first_worker(process):
+    import time
+
+    import psutil
+
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children():
+            if "harness.sweep.worker" in child.cmdline() and any(
+                "--port" in grandchild.cmdline() for grandchild in child.children(recursive=True)
+            ):
+                time.sleep(0.5)
+                return child
+        time.sleep(0.05)
+    raise AssertionError("no worker started a server")
+
+
+def _boot_ids(sweep):
+    """Only what belongs to this test: boots whose command names its interpreter."""
+    return [p.environ().get(BOOT_MARK) for p in find_orphans(BOOT_MARK) if str(sweep.interpreter) in p.cmdline()]
