@@ -21,11 +21,14 @@ CONTEXTS = (8192, 32768)
 SEEDS = (0, 1, 2)
 # Needles in the haystack: few enough for a model of a million parameters, enough for a long answer.
 KEYS = 8
+# SGLang applies a penalty to drafts in a relaxed form, so that with one the arms' outputs would differ.
+PENALTY = "repetition_penalty=1.0"
+_PLAIN_WIDTH = 118
 
 
 def cells(contexts: tuple[int, ...], seeds: tuple[int, ...], hardware: str) -> list[compose.Cell]:
     """The demo's configurations: every arm on every context and seed."""
-    common = ["model=tiny", f"hardware={hardware}", "depth=7", f"++input.params.keys={KEYS}"]
+    common = ["model=tiny", f"hardware={hardware}", "depth=7", f"input.params.keys={KEYS}", PENALTY]
     return [
         compose.open_cell(compose.load([*common, f"arm={arm}", f"context={context}", f"seed={seed}"]))
         for arm in ARMS
@@ -47,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hardware", default="cpu", help="a name in conf/hardware")
     parser.add_argument("--again", action="store_true", help="measure again what is stored already")
     options = parser.parse_args(arguments)
-    progress, out = Console(stderr=True), Console()
+    progress = Console(stderr=True)
+    out = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
     try:
         wanted = cells(tuple(options.contexts), tuple(options.seeds), options.hardware)
         retry = "all" if options.again else "failed"

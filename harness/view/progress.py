@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from harness import schedlog
 from harness.points import Point
@@ -36,7 +36,7 @@ class ProgressView:
         self._decoded = 0.0
         self._last_plain = 0.0
         self._progress: Progress | None = None
-        self._task = None
+        self._task: TaskID | None = None
         self._boot = ""
 
     # -- events of a boot -----------------------------------------------------------------------------
