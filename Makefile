@@ -9,7 +9,7 @@ RESULTS ?= results
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all lint tables figures report bench bench-engine bench-inputs bench-logs clean
+.PHONY: help setup demo test test-slow test-all lint tables figures report plan reproduce-all chaos bench bench-engine bench-inputs bench-logs clean
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 24
@@ -62,6 +62,24 @@ bench-logs: $(STAMP) ## lines a second of the scheduler-log parser
 
 bench-engine: $(STAMP) ## step time native / windowed / ring, prefill with and without pruning
 	$(PY) -m benchmarks.engine
+
+plan: $(STAMP) ## what every table and figure needs here, and what it costs; nothing starts
+	$(PY) -m harness.plan experiment=all hardware=$(HARDWARE) results=$(RESULTS) --brief
+
+reproduce-table-%: $(STAMP) ## measure what is missing of a table here, then print it beside the paper's values
+	$(PY) -m harness experiment=table_$* hardware=$(HARDWARE) results=$(RESULTS)
+	$(PY) -m analysis table $* --results $(RESULTS)
+
+reproduce-figure-%: $(STAMP) ## measure what is missing of a figure here, then draw it
+	$(PY) -m harness experiment=figure_$* hardware=$(HARDWARE) results=$(RESULTS)
+	$(PY) -m analysis figure $* --results $(RESULTS)
+
+reproduce-all: $(STAMP) ## every table and figure, each point measured once, then the report
+	$(PY) -m harness experiment=all hardware=$(HARDWARE) results=$(RESULTS) || echo "some points have no result: the report says which"
+	$(PY) -m analysis report --results $(RESULTS)
+
+chaos: $(STAMP) ## kill the harness at 20 random moments and go on: nothing lost, nothing twice
+	$(PY) -m harness.sweep.chaos --kills 20 --results $(RESULTS)/chaos
 
 clean: ## remove caches and the virtual environment, keep results
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

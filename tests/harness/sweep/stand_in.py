@@ -62,7 +62,9 @@ def generate(request):
         )
         time.sleep(SETTINGS.get("prefill_s", 0.0) if timed else 0)
     if timed and FAULT == "die_prefill":
-        log("Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: illegal memory access")
+        log(
+            "Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: illegal memory access"
+        )
         os._exit(1)
     if timed and FAULT == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)

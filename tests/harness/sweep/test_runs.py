@@ -51,7 +51,7 @@ def test_a_multirun_sweep_is_one_job_a_boot(sweep):
     ],
 )
 def test_a_fault_of_one_boot_is_its_record_and_the_others_run(sweep, fault, outcome):
-    sweep.server = {"fault": fault, "only_boots_with": '--speculative-num-draft-tokens'}
+    sweep.server = {"fault": fault, "only_boots_with": "--speculative-num-draft-tokens"}
     done = sweep.run(*SMOKE, "only.arm=[dense,native]", "server.stall_limit_s=5")
     assert outcomes(sweep) == {outcome: 1, Outcome.OK: 1}, done.stderr
     assert done.returncode == (0 if outcome is Outcome.OUT_OF_MEMORY_AT_START else 1)
@@ -153,4 +153,6 @@ def _first_worker(process):
 
 def _boot_ids(sweep):
     """Only what belongs to this test: boots whose command names its interpreter."""
-    return [p.environ().get(BOOT_MARK) for p in find_orphans(BOOT_MARK) if str(sweep.interpreter) in p.cmdline()]
+    return [
+        p.environ().get(BOOT_MARK) for p in find_orphans(BOOT_MARK) if str(sweep.interpreter) in p.cmdline()
+    ]

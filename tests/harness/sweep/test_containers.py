@@ -1,0 +1,82 @@
+"""Container command lines, and the check of a server that runs already."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from harness.errors import ConfigError
+from harness.server.attach import differences
+from harness.server.containers import Container
+from harness.sweep import multirun
+
+HOSTILE = [
+    "a b",
+    "semi;colon",
+    "$(touch pwned)",
+    "quote'\"",
+    "--flag",
+    "*",
+    "new\nline",
+    "ünïcode",
+    "back\\slash",
+]
+
+
+@pytest.mark.parametrize("kind", ["docker", "enroot"])
+def test_hostile_names_reach_the_program_unchanged(kind, tmp_path):
+    box = Container(kind, "image:1", mounts=("/data/a b", "/x;y:/z$(q)"), arguments=("--memory", "1 g; rm"))
+    words = box.wrap(["python", "-m", "x", *HOSTILE], {"A": "b c;'\""}, "name-1")
+    # The runtime replaced by a program that prints what it was given.
+    shown = subprocess.run(
+        [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *words[1:]],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert json.loads(shown.stdout) == words[1:]
+    assert words[-len(HOSTILE) :] == HOSTILE
+    assert list(tmp_path.iterdir()) == []
+    assert "b c;'\"" not in " ".join(words), "values travel in the environment, not on the command line"
+
+
+def test_docker_passes_gpus_environment_and_mounts():
+    words = Container("docker", "image:1", mounts=("/models:/m",)).wrap(["py", "-m", "s"], {"B": "1"}, "n")
+    assert words[:2] == ["docker", "run"]
+    assert words[words.index("--env") + 1] == "B"
+    assert words[words.index("--mount") + 1] == "type=bind,source=/models,target=/m"
+    assert words[words.index("image:1") :] == ["image:1", "-m", "s"]
+    assert Container("docker", "i").cleanup("n") == ["docker", "rm", "--force", "n"]
+
+
+@pytest.mark.parametrize("mount", ["relative", "/a,b", "/a:/b:/c", "/a\nb", ""])
+def test_mounts_that_a_runtime_would_read_otherwise_are_refused(mount):
+    with pytest.raises(ConfigError, match="mounts"):
+        Container("docker", "image", mounts=(mount,))
+
+
+@pytest.mark.parametrize("image", ["", "--privileged"])
+def test_an_image_is_needed(image):
+    with pytest.raises(ConfigError, match="image"):
+        Container("docker", image)
+
+
+def spec(tmp_path, *words):
+    return multirun.plan_of(["hardware=cpu", f"results={tmp_path}", *words]).boots[0].spec
+
+
+def test_a_running_server_is_compared_with_the_points(tmp_path):
+    wanted = spec(tmp_path, "arm=ring", "depth=7", "server=url")
+    reported = {
+        "tp_size": 1, "page_size": 1, "disable_radix_cache": True, "dtype": "bfloat16",
+        "kv_cache_dtype": "auto", "speculative_algorithm": "EAGLE", "decode_log_interval": 1,
+        "speculative_num_steps": 6, "speculative_num_draft_tokens": 7, "speculative_eagle_topk": 1,
+        "speculative_draft_window_size": 252, "speculative_draft_sink_size": 4, "context_length": 10**6,
+    }  # fmt: skip
+    assert differences(wanted, reported) == []
+    for name in reported:
+        if name not in {"context_length"}:
+            found = differences(wanted, {**reported, name: 99})
+            assert len(found) == 1
+            assert name in found[0]
+    assert "context_length" in differences(wanted, {**reported, "context_length": 10})[0]
+    assert differences(spec(tmp_path, "arm=dense"), reported) != []

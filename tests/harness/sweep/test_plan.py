@@ -1,0 +1,169 @@
+"""Experiments, the plan and its prices."""
+
+from pathlib import Path
+
+import pytest
+
+import conf
+from harness import compose
+from harness.errors import ConfigError
+from harness.measure.ladder import MAX_RUNGS, budgets, prefill_tokens, runs
+from harness.points import make_point
+from harness.records import Outcome, write_record
+from harness.sweep import multirun
+from harness.sweep.execute import failure_record
+from harness.sweep.experiment import parse
+from harness.sweep.listing import lines
+from harness.sweep.plan import State, from_json, to_json
+
+EXPERIMENTS = sorted(p.stem for p in (Path(conf.__file__).parent / "experiment").glob("*.yaml"))
+
+
+def plan(tmp_path, *words):
+    return multirun.plan_of(multirun.normalised([*words, f"results={tmp_path}"]))
+
+
+def test_every_artefact_of_the_paper_has_an_experiment():
+    wanted = {f"table_{n}" for n in range(1, 14)} | {f"figure_{n}" for n in range(2, 6)}
+    assert wanted | {"kv_dtype", "memory", "lossless", "smoke", "all"} == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "b200"])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "all"])
+def test_each_experiment_composes(name, hardware, tmp_path):
+    made = plan(tmp_path, f"experiment={name}", f"hardware={hardware}", "hardware.gpus=2")
+    assert made.points
+    assert all(p.experiments == (name,) for p in made.points)
+    if hardware == "cpu":
+        assert {p.state for p in made.points} == {State.TO_RUN}
+
+
+def test_all_tables_cost_a_third_of_one_process_a_point(tmp_path):
+    made = plan(tmp_path, "experiment=all", "hardware=b200", "hardware.gpus=2")
+    whole, alone = made.whole(), made.alone(shared=False)
+    assert whole.starts * 3 <= alone.starts
+    assert whole.prefill_tokens * 3 <= alone.prefill_tokens
+    shared = [p for p in made.points if len(p.experiments) > 3]
+    assert shared, "tables share points"
+    assert len({p.point.key for p in made.points}) == len(made.points)
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    made = plan(tmp_path, "experiment=table_10", "hardware=cpu")
+    assert from_json(to_json(made)) == made
+    assert any("table_10" in line for line in lines(made))
+    with pytest.raises(ConfigError, match="no plan file"):
+        from_json(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("arm=ring", "window=3"), "smaller than depth"),
+        (("arm=ring", "window=60", "sink=61"), "sink_tokens=61"),
+        (("arm=native", "depth=1"), "depth >= 2"),
+        (("arm=rinq",), "unknown"),
+        (("experiment=table_6", "force.depth=1"), "experiment=table_6 with .*depth=1"),
+        (("experiment=table_6", "depth=5"), "only.depth=5"),
+        (("experiment=table_6", "only.depht=5"), "no axis 'depht'"),
+        (("experiment=table_6", "only.depth=77"), "leaves nothing"),
+        (("retry=never",), "retry=never"),
+        (("depth=3", "depth=5"), "given twice"),
+        (("server.kind=podman",), "server.kind=podman"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(words, complaint, tmp_path):
+    with pytest.raises(ConfigError, match=complaint):
+        plan(tmp_path, "hardware=cpu", *words)
+
+
+def test_filters_and_forced_values(tmp_path):
+    made = plan(tmp_path, "experiment=table_6", "hardware=cpu", "only.depth=[3,5]", "only.arm=ring",
+                "force.context=4096")  # fmt: skip
+    assert {(p.point.arm, p.point.depth) for p in made.points} == {("ring", 3), ("ring", 5)}
+    assert {p.point.context_tokens for p in made.points} == {4096}
+
+
+def test_states_follow_the_records(tmp_path):
+    words = ("experiment=table_1", "hardware=cpu")
+    point = plan(tmp_path, *words).points[0].point
+
+    def state(*more):
+        return plan(tmp_path, *words, *more).points[0].state
+
+    for outcome, default in [
+        (Outcome.OK, State.DONE),
+        (Outcome.OUT_OF_MEMORY_AT_RUN, State.DONE),
+        (Outcome.SERVER_DIED, State.TO_RUN),
+        (Outcome.INTERRUPTED, State.TO_RUN),
+    ]:
+        write_record(tmp_path, failure_record(point, outcome, "for the test"))
+        assert state() is default, outcome
+        assert state("retry=none") is State.DONE
+        assert state("retry=all") is State.TO_RUN
+
+
+def test_a_checkpoint_that_is_not_here_is_listed_with_its_reason(tmp_path):
+    made = plan(tmp_path, "experiment=table_1", "hardware=b200", "hardware.gpus=1")
+    assert {p.state for p in made.points} == {State.CANNOT_RUN}
+    assert "not downloaded" in made.points[0].reason
+    assert made.remaining().starts == 0
+
+
+def test_two_artefacts_share_their_points(tmp_path):
+    made = plan(tmp_path, "experiment=table_9,figure_2", "hardware=cpu")
+    assert [p.experiments for p in made.points] == [("table_9", "figure_2")] * 2
+    assert made.alone(shared=False).starts == 4
+
+
+def batch(size, **changes):
+    config = compose.load(["hardware=cpu"])
+    values = {"model": "tiny", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "batch": size,
+              "context_tokens": 1000, "max_new_tokens": 120, "task": config.input.task, "draft_backend": "-",
+              "shared_prefill": True}  # fmt: skip
+    return make_point(values | changes)
+
+
+def test_batches_run_down_from_the_largest():
+    (run,) = runs([batch(n) for n in (1, 2, 3, 6)])
+    assert [p.batch for p in run] == [6, 3, 2, 1]
+    assert prefill_tokens(run) == 6000
+    # 6 requests: three end after a quarter, one after each further quarter.
+    assert budgets(run) == [120, 90, 60, 30, 30, 30]
+
+
+def test_long_ladders_are_cut_and_own_prefills_stay_apart():
+    made = runs([*(batch(n) for n in range(1, 14)), batch(2, shared_prefill=False)])
+    assert sorted(len(run) for run in made) == [1, 6, 7]
+    assert max(len(run) for run in made) <= MAX_RUNGS
+    assert sum(prefill_tokens(run) for run in made) == (13 + 6 + 2) * 1000
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        ({"product": {"depht": [3]}}, "no axis 'depht'"),
+        ({"product": {"depth": 3}}, "needs a list"),
+        ({"product": {"depth": []}}, "at least one"),
+        ({"product": {"depth": [3]}, "set": {"depth": 5}}, "given twice"),
+        ({"zip": [{"arm": "ring"}, {"depth": 3}]}, "same axes"),
+        ({"sweep": {}}, "unknown sweep"),
+    ],
+)
+def test_a_wrong_block_is_refused(block, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        parse({"cpu": [block]}, "mine")
+
+
+def test_zip_goes_with_each_product():
+    (block,) = parse(
+        {
+            "cpu": [
+                {"product": {"arm": ["a", "b"]}, "zip": [{"window": 1, "sink": 2}, {"window": 3, "sink": 4}]}
+            ]
+        },
+        "mine",
+    ).cpu
+    assert [(c["arm"], c["window"], c["sink"]) for c in block.combinations()] == [
+        ("a", 1, 2), ("a", 3, 4), ("b", 1, 2), ("b", 3, 4),
+    ]  # fmt: skip

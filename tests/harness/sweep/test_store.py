@@ -1,0 +1,62 @@
+"""What a killed run leaves behind is put right."""
+
+from harness.points import make_point
+from harness.records import Outcome, points_dir, read_record, write_record
+from harness.sweep import store
+from harness.sweep.execute import failure_record
+from harness.sweep.locks import PointLocks
+
+POINT = make_point({
+    "model": "m", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "context_tokens": 100,
+    "task": "cwe", "draft_backend": "-",
+})  # fmt: skip
+
+
+def recover(results):
+    with PointLocks(results) as locks:
+        return store.recover(results, locks)
+
+
+def test_nothing_to_do(tmp_path):
+    assert recover(tmp_path) == []
+    write_record(tmp_path, failure_record(POINT, Outcome.OK, ""))
+    assert recover(tmp_path) == []
+
+
+def test_scratch_and_empty_directories_go(tmp_path):
+    parent = points_dir(tmp_path)
+    (parent / f".{POINT.key}.abcd.tmp").mkdir(parents=True)
+    (parent / f".{POINT.key}.abcd.tmp" / "record.json").write_text("{half")
+    (parent / "0123456789abcdef").mkdir()
+    assert len(recover(tmp_path)) == 2
+    assert list(parent.iterdir()) == []
+
+
+def test_a_record_lost_between_two_renames_comes_back(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, "the old one"))
+    final.rename(final.parent / f".{POINT.key}.abcd.old")
+    assert "is back" in recover(tmp_path)[0]
+    assert read_record(final).reason == "the old one"
+
+
+def test_an_old_copy_goes_where_the_new_record_is_there(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, "new"))
+    (final.parent / f".{POINT.key}.abcd.old").mkdir()
+    recover(tmp_path)
+    assert [p.name for p in final.parent.iterdir()] == [POINT.key]
+
+
+def test_what_another_harness_works_on_is_left_alone(tmp_path):
+    other = PointLocks(tmp_path)
+    other.acquire(POINT.key)
+    scratch = points_dir(tmp_path) / f".{POINT.key}.abcd.tmp"
+    scratch.mkdir(parents=True)
+    assert recover(tmp_path) == []
+    assert scratch.exists()
+
+
+def test_a_damaged_record_is_measured_again(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, ""))
+    assert store.finished(POINT, tmp_path, "failed") is not None
+    (final / "record.json").write_text("{")
+    assert store.finished(POINT, tmp_path, "none") is None
