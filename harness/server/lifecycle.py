@@ -197,6 +197,14 @@ class Server:
         ]
         if parsed.plugin is not None:
             self.info.engine_report = parsed.plugin.settings
+        wanted = self.spec.engine_settings()
+        if wanted.active and self.info.engine_report.get("mode") != wanted.mode:
+            # SGLang only logs a plugin that it did not load, and would serve a full-context draft instead.
+            raise ServerError(
+                f"the server runs without the windowed draft (mode={wanted.mode} was asked for): is this "
+                "package installed in the server's environment? `python -m harness.doctor` tells",
+                Outcome.INVALID,
+            )
 
 
 def without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
