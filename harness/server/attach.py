@@ -49,7 +49,7 @@ class RunningServer:
         """
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
-        pools = self._pools()
+        log = self._whole_log()
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
@@ -57,9 +57,11 @@ class RunningServer:
             max_total_tokens=_capacity(reported, states, "max_total_num_tokens"),
             max_running_requests=_capacity(reported, states, "max_running_requests"),
             context_length=reported.get("context_length"),
-            pools=pools,
+            startup_s=0.0,
+            pools=[Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in log.pools],
+            engine_report=log.plugin.settings if log.plugin is not None else {},
         )
-        wrong = differences(self.spec, reported) + self._draft_pool_differences(pools)
+        wrong = differences(self.spec, reported) + self._mode_differences()
         if wrong:
             raise ServerError(
                 f"the server at {self.url} is not the one these points need: {'; '.join(wrong)}",
@@ -109,29 +111,22 @@ class RunningServer:
     def raise_if_dead(self, phase: str) -> None:
         """Nothing to look at: a broken connection tells."""
 
-    def _pools(self) -> list[Pool]:
-        if self.log_path is None:
-            return []
-        if not self.log_path.is_file():
+    def _whole_log(self) -> schedlog.SchedulerLog:
+        if self.log_path is not None and not self.log_path.is_file():
             raise ServerError(
                 f"server.log_path={self.log_path} is no file: name the server's log or leave it out",
                 Outcome.INVALID,
             )
-        rows = schedlog.parse(self.log_since(0)).pools
-        return [Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in rows]
+        return schedlog.parse(self.log_since(0))
 
-    def _draft_pool_differences(self, pools: list[Pool]) -> list[str]:
-        """Ring and windowed have the same arguments: only the size of the draft's pool tells them apart."""
+    def _mode_differences(self) -> list[str]:
+        """Ring and windowed have the same arguments: the plugin's own line in the log tells them apart."""
         if self.spec.arm not in WINDOWED_ARMS:
             return []
-        sizes = {pool.role: pool.tokens for pool in pools}
-        target, draft = sizes.get("target"), sizes.get("draft")
-        if target is None or draft is None:
+        if self.log_path is None:
             return ["whether its draft pool is a ring cannot be seen: give server.log_path=<its log>"]
-        ring = draft < target
-        if ring != (self.spec.arm == "ring"):
-            return [f"its draft pool holds {draft} of {target} tokens, so its arm is not {self.spec.arm}"]
-        return []
+        mode = self.info.engine_report.get("mode", "off")
+        return [] if mode == self.spec.arm else [f"its draft's mode is {mode}, not {self.spec.arm}"]
 
 
 AnyServer = Server | RunningServer

@@ -119,6 +119,10 @@ class PointLocks:
             if path is not None and _read(path) == self.owner:
                 path.unlink(missing_ok=True)
 
+    def keys(self) -> list[str]:
+        """Points that have a lock file, held or abandoned."""
+        return sorted({path.name.split(".")[0] for path in self.directory.glob("*.lock")})
+
     def still_held(self, key: str) -> bool:
         """Whether the lock is ours now: a stalled process may have lost it to another."""
         path = self._held.get(key)

@@ -93,6 +93,9 @@ def recover(results: Path, locks: PointLocks) -> list[str]:
             done.append(_put_right(path, parent / key, hidden))
         finally:
             locks.release(key)
+    for key in locks.keys():  # noqa: SIM118  (no mapping)
+        if locks.acquire(key):  # its owner is dead: nobody asks for the lock of a finished point again
+            locks.release(key)
     return [text for text in done if text]
 
 

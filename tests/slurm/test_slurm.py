@@ -1,4 +1,4 @@
-"""The sweep through a real SLURM of one node; left out where Debian's slurm-wlm and munge are not installed."""
+"""The sweep through a real SLURM of one node; needs Debian's slurm-wlm and munge."""
 
 import os
 import shutil

@@ -30,7 +30,12 @@ class Sweep:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.words(*arguments), env=self.environment(), capture_output=True, text=True, timeout=300
+            self.words(*arguments),
+            env=self.environment(),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     def start(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:

@@ -43,7 +43,26 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        self.answer({"context_length": int(value("--context-length"))})
+        window, sink = value("--speculative-draft-window-size"), value("--speculative-draft-sink-size")
+        self.answer(
+            {
+                "context_length": int(value("--context-length")),
+                "tp_size": int(value("--tp-size")),
+                "page_size": int(value("--page-size")),
+                "dtype": value("--dtype"),
+                "kv_cache_dtype": value("--kv-cache-dtype"),
+                "decode_log_interval": int(value("--decode-log-interval")),
+                "disable_radix_cache": "--disable-radix-cache" in ARGS,
+                "speculative_algorithm": "EAGLE" if DEPTH > 1 else None,
+                "speculative_num_steps": DEPTH - 1,
+                "speculative_num_draft_tokens": DEPTH,
+                "speculative_eagle_topk": 1,
+                "speculative_draft_window_size": int(window) if window else None,
+                "speculative_draft_sink_size": int(sink) if sink else None,
+                "max_total_num_tokens": int(value("--max-total-tokens")),
+                "internal_states": [{}],
+            }
+        )
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -56,15 +75,14 @@ def generate(request):
     timed = len(prompts[0]) > 64
     for prompt in prompts:
         log(
-            f"Prefill batch, #new-seq: 1, #new-token: {len(prompt)}, #cached-token: 0, full token usage: 0.10, "
-            "mamba usage: 0.03, #running-req: 0, #queue-req: 0, #pending-token: 0, cpu graph: False, "
-            "input throughput (token/s): 1000.00"
+            f"Prefill batch, #new-seq: 1, #new-token: {len(prompt)}, #cached-token: 0, "
+            "full token usage: 0.10, mamba usage: 0.03, #running-req: 0, #queue-req: 0, #pending-token: 0, "
+            "cpu graph: False, input throughput (token/s): 1000.00"
         )
         time.sleep(SETTINGS.get("prefill_s", 0.0) if timed else 0)
     if timed and FAULT == "die_prefill":
-        log(
-            "Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: illegal memory access"
-        )
+        log("Scheduler hit an exception: Traceback (most recent call last):")
+        print("RuntimeError: an illegal memory access was encountered", flush=True)
         os._exit(1)
     if timed and FAULT == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -78,8 +96,8 @@ def generate(request):
             steps[i] += 1
         speed = f"accept len: {accept:.2f}, accept rate: 0.50, " if DEPTH > 1 else ""
         log(
-            f"Decode batch, #running-req: {len(alive)}, #full token: {len(prompts[0])}, full token usage: 0.1, "
-            f"mamba num: 1, mamba usage: 0.03, {speed}cpu graph: False, "
+            f"Decode batch, #running-req: {len(alive)}, #full token: {len(prompts[0])}, "
+            f"full token usage: 0.1, mamba num: 1, mamba usage: 0.03, {speed}cpu graph: False, "
             f"gen throughput (token/s): {100.0 * len(alive):.2f}, #queue-req: 0"
         )
         time.sleep(SETTINGS.get("step_s", 0.0))
@@ -121,6 +139,12 @@ def main():
     log(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {pool}, K size: 0.01 GB, V size: 0.01 GB")
     if DEPTH > 1:
         log("KV Cache is allocated. dtype: torch.bfloat16, #tokens: 300, K size: 0.00 GB, V size: 0.00 GB")
+    told = json.loads(os.environ.get("WINDOWED_MTP", "{}"))
+    if told.get("mode", "off") != "off":
+        log(
+            f"windowed-mtp: mode={told['mode']} window={told['window_tokens']} sink={told['sink_tokens']} "
+            f"draft_tokens={DEPTH} topk=1 prune_prefill=false window_extend=true rows=1"
+        )
     log(
         f"max_total_num_tokens={pool}, chunked_prefill_size=2048, max_prefill_tokens=16384, "
         f"max_running_requests={value('--max-running-requests')}, context_len={value('--context-length')}, "

@@ -118,7 +118,7 @@ def test_two_artefacts_share_their_points(tmp_path):
 
 def batch(size, **changes):
     config = compose.load(["hardware=cpu"])
-    values = {"model": "tiny", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "batch": size,
+    values = {"model": "tiny", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "batch": size,  # noqa: E501
               "context_tokens": 1000, "max_new_tokens": 120, "task": config.input.task, "draft_backend": "-",
               "shared_prefill": True}  # fmt: skip
     return make_point(values | changes)

@@ -1,13 +1,15 @@
 """Whole command lines: boots in their own processes, faults, resume, two harnesses at once."""
 
 import subprocess
+import time
 from collections import Counter
 
 import pytest
 
 from harness.records import Outcome, iter_record_dirs, read_all
 from harness.server.lifecycle import BOOT_MARK
-from harness.server.processes import find_orphans
+from harness.server.processes import find_orphans, free_port
+from harness.sweep import multirun
 
 SMOKE = ("experiment=smoke", "force.context=512")
 
@@ -134,9 +136,34 @@ def test_ctrl_c_stops_everything_and_leaves_no_record_of_what_was_not_reached(sw
     assert find_orphans(BOOT_MARK, _boot_ids(sweep)) == []
 
 
-def _first_worker(process):
-    import time
+def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):
+    point = ("arm=ring", "depth=3", "context=512", "max_new_tokens=24", "input.params.keys=8")
+    spec = multirun.plan_of([*multirun.normalised(point), "hardware=cpu"]).boots[0].spec
+    port, log = free_port(), tmp_path / "server.log"
+    command = [str(sweep.interpreter), *spec.command(port)[1:]]
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            command, env={**sweep.environment(), **spec.environment()}, stdout=file, stderr=file
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while b"fired up" not in log.read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        url = ("server=url", f"server.url=http://127.0.0.1:{port}", f"server.log_path={log}")
+        other = sweep.run(*point, *url, "window=60")
+        assert outcomes(sweep) == {Outcome.INVALID: 1}, other.stderr
+        assert "speculative_draft_window_size is 252, not 60" in read_all(sweep.results)[0][0].reason
+        done = sweep.run(*point, *url)
+        assert done.returncode == 0, done.stderr
+        good = next(r for r in read_all(sweep.results)[0] if r.outcome is Outcome.OK)
+        assert len(good.decode_steps) > 5
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()
 
+
+def _first_worker(process):
     import psutil
 
     deadline = time.monotonic() + 120

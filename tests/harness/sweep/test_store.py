@@ -1,10 +1,12 @@
 """What a killed run leaves behind is put right."""
 
+import os
+
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.sweep import store
 from harness.sweep.execute import failure_record
-from harness.sweep.locks import PointLocks
+from harness.sweep.locks import Owner, PointLocks
 
 POINT = make_point({
     "model": "m", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "context_tokens": 100,
@@ -53,6 +55,17 @@ def test_what_another_harness_works_on_is_left_alone(tmp_path):
     scratch.mkdir(parents=True)
     assert recover(tmp_path) == []
     assert scratch.exists()
+
+
+def test_locks_of_the_dead_go(tmp_path):
+    locks = PointLocks(tmp_path, owner=Owner("gone-host", 1, 0.0, "t"))
+    locks.acquire(POINT.key)
+    (path,) = locks.directory.glob("*.lock")
+    recover(tmp_path)
+    assert path.exists(), "fresh: its owner may live"
+    os.utime(path, (1, 1))
+    recover(tmp_path)
+    assert not path.exists()
 
 
 def test_a_damaged_record_is_measured_again(tmp_path):
