@@ -192,7 +192,13 @@ def _container(cell: Cell) -> Container | None:
 
 
 def refusal(member: Wanted) -> Refusal | None:
-    """What the checkpoint's files already rule out for a point; None where nothing."""
+    """What is ruled out for a point before any server starts; None where nothing."""
+    if member.point.probe is not None:
+        return Refusal(
+            Outcome.INVALID,
+            f"probe={member.point.probe} is not built into the engine plugin yet: "
+            "tables 7, 8, 11 and 12 cannot be measured with this version",
+        )
     checkpoint = member.cell.checkpoint
     if checkpoint is None:
         return None
