@@ -190,13 +190,17 @@ def why_missing(cells: Sequence[Cell]) -> str:
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     """Mean of independent estimates.
 
-    The interval is Student's t over 3 or more of them (between prompts or repeats); with fewer it is the
-    average of their own within-run intervals.
+    The interval is Student's t over 3 or more of them (between prompts or repeats), on the logarithms, since
+    times, lengths and ratios are positive; with fewer it is the average of their own within-run intervals.
     """
     values = np.asarray([e.value for e in estimates], dtype=np.float64)
     mean = float(values.mean())
     if values.size >= 3:
-        half = t_quantile(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
+        scale = t_quantile(values.size - 1) / math.sqrt(values.size)
+        if (values > 0).all():
+            factor = math.exp(scale * float(np.log(values).std(ddof=1)))
+            return Estimate(mean, mean / factor, mean * factor, values.size)
+        half = scale * float(values.std(ddof=1))
         return Estimate(mean, mean - half, mean + half, values.size)
     low, high = (float(np.mean([getattr(e, end) for e in estimates])) for end in ("low", "high"))
     return Estimate(mean, low, high, values.size)

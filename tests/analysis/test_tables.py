@@ -191,8 +191,12 @@ def test_no_records_at_all(name: str) -> None:
         render(build(name, Study([])), kind)
 
 
-def test_means_over_three_runs_use_students_t() -> None:
-    found = mean_of([Estimate(v) for v in (1.0, 2.0, 3.0)])
-    assert found.value == 2 and found.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-4)
+def test_means_over_three_runs_use_students_t_on_logarithms() -> None:
+    found = mean_of([Estimate(v) for v in (1.0, 10.0, 100.0)])
+    assert found.value == 37  # the logarithms to base 10 are 0, 1, 2: their deviation is 1
+    assert found.high / 37 == pytest.approx(10 ** (4.30265 / 3**0.5), rel=1e-4)
+    assert found.low == pytest.approx(37**2 / found.high)
+    signed = mean_of([Estimate(v) for v in (-1.0, 0.0, 1.0)])
+    assert signed.high == pytest.approx(4.30265 / 3**0.5, rel=1e-4)
     two = mean_of([Estimate(1.0, 0.5, 1.5), Estimate(3.0, 2.0, 4.0)])
     assert (two.low, two.high) == (1.25, 2.75)
