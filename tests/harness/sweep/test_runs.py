@@ -1,5 +1,6 @@
 """Whole command lines: boots in their own processes, faults, resume, two harnesses at once."""
 
+import contextlib
 import subprocess
 import time
 from collections import Counter
@@ -169,11 +170,12 @@ def _first_worker(process):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for child in psutil.Process(process.pid).children():
-            if "harness.sweep.worker" in child.cmdline() and any(
-                "--port" in grandchild.cmdline() for grandchild in child.children(recursive=True)
-            ):
-                time.sleep(0.5)
-                return child
+            with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
+                if "harness.sweep.worker" in child.cmdline() and any(
+                    "--port" in grandchild.cmdline() for grandchild in child.children(recursive=True)
+                ):
+                    time.sleep(0.5)
+                    return child
         time.sleep(0.05)
     raise AssertionError("no worker started a server")
 
