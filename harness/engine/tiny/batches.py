@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from generators.rng import Stream
-from harness.engine.tiny.corpus import Document, document, drill, short_document
+from harness.engine.tiny.corpus import Document, document, drill, short_document, story
 from harness.engine.tiny.losses import Batch
 from harness.engine.tiny.tokenizer import TURN_END, chat_prompt
 
@@ -27,12 +27,14 @@ class Batches:
         seed: of the whole corpus.
         tokens_per_step: about how many tokens a batch of long rows holds; short rows get half as many.
         drills: whether rows of up to `DRILL_ROW` tokens hold drills.
+        stories_percent: share of documents that are stories instead.
     """
 
     tokenizer: Tokenizer
     seed: int
     tokens_per_step: int = 4096
     drills: bool = False
+    stories_percent: int = 0
 
     def batch(self, step: int, row_tokens: int) -> Batch:
         """Batch `step` with rows of `row_tokens` + 1 ids; rows of `SHORT_ROW` hold short documents only."""
@@ -51,7 +53,9 @@ class Batches:
         ids: list[int] = []
         answer: list[bool] = []
         while len(ids) <= row_tokens:
-            if self.drills and row_tokens <= DRILL_ROW:
+            if self.stories_percent and stream.integer(0, 99) < self.stories_percent:
+                made = story(stream, stream.integer(4, 24))
+            elif self.drills and row_tokens <= DRILL_ROW:
                 made = drill(stream)
             elif row_tokens <= SHORT_ROW:
                 made = short_document(stream)

@@ -2,7 +2,7 @@
 
 A fixed number of steps on seeded data: the same command gives the same checkpoint with the same number of
 threads, torch build and processor type. First the trunk learns to copy and recall in short rows, then rows
-grow; the draft layer joins on the way. A second pass drills lists; its last part is the draft layer's alone,
+grow; the draft layer joins on the way. A second pass drills lists, a third trains the draft layer alone,
 on a trunk that no longer moves.
 """
 
@@ -59,6 +59,7 @@ class Plan:
         evaluate_every: steps between reports (each writes the checkpoint as it is); 0 for none.
         drills: alternate rows of list drills with long rows, instead of letting rows grow.
         peak_rate: scale of all learning rates.
+        stories_percent: share of documents that are replaced by stories.
     """
 
     steps: int = 700
@@ -76,6 +77,7 @@ class Plan:
     evaluate_every: int = 50
     drills: bool = False
     peak_rate: float = 1.0
+    stories_percent: int = 0
 
     def row_tokens(self, step: int) -> int:
         """Row length at a step: short, then 512, 1024, 2048, with short rows mixed in throughout."""
@@ -93,10 +95,12 @@ class Plan:
         return (512, 1024, 2048)[step % 3]
 
 
-# The first pass learns to look back, the second to go through a list of keys in order.
+# The first pass learns to look back, the second to go through a list of keys in order; the third is the draft
+# layer's alone.
 PASSES = (
     Plan(steps=700, stop=450),
     Plan(steps=480, draft_from=0.3, trunk_until=0.75, drills=True, peak_rate=0.8),
+    Plan(steps=400, draft_from=0.0, trunk_until=0.0, drills=True, chains=128, stories_percent=25),
 )
 
 
@@ -165,7 +169,8 @@ def train(plan: Plan, shape: TinyConfig, out: Path, start: Path | None = None) -
     )
     write_tokenizer(tokenizer, out, shape.max_position_embeddings)
     config = replace(shape, vocab_size=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
-    run = Training(plan, config, Batches(tokenizer, plan.seed, plan.tokens_per_step, plan.drills))
+    batches = Batches(tokenizer, plan.seed, plan.tokens_per_step, plan.drills, plan.stories_percent)
+    run = Training(plan, config, batches)
     if start is not None:
         run.model.load_state_dict(read_model(start).state_dict())
     count = sum(p.numel() for p in run.model.parameters())
