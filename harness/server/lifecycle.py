@@ -55,6 +55,7 @@ class Server:
     _client: Client | None = None
     _follower: schedlog.LogFollower = field(default_factory=schedlog.LogFollower)
     _offset: int = 0
+    _log_start: int = 0
 
     def __enter__(self) -> Server:
         try:
@@ -102,6 +103,7 @@ class Server:
             boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = self._offset = self.log_size()  # an older server's log may lie there
         self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
         self.port_used = port
@@ -184,7 +186,7 @@ class Server:
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
         self.info.arguments = without_secrets(reported)
-        parsed = schedlog.parse(self.log_since(0))
+        parsed = schedlog.parse(self.log_since(self._log_start))
         capacity = parsed.capacity
         if capacity is not None:
             self.info.max_total_tokens = capacity.max_total_tokens
