@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.errors import HarnessError, ServerError
+from harness.errors import HarnessError, RecordError, ServerError
 from harness.host.environment import capture_environment
 from harness.host.gpu import GpuSampler
+from harness.measure import probes
 from harness.measure.inputs import InputStore
 from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
 from harness.measure.protocol import TimedRun, timed_run, warm_up
@@ -119,7 +120,15 @@ def _server(spec: ServerSpec, log_path: Path, context: BootContext) -> AnyServer
         startup_timeout_s=context.startup_timeout_s,
         stop_timeout_s=context.stop_timeout_s,
         port=context.port,
+        probe_directory=_probe_directory(spec, context.results),
     )
+
+
+def _probe_directory(spec: ServerSpec, results: Path) -> Path | None:
+    """A directory of its own for each server start, absolute as the server may run elsewhere."""
+    if spec.probe is None:
+        return None
+    return (results / "logs" / "probes" / f"{spec.key}-{time.time_ns()}").absolute()
 
 
 def _measure(
@@ -175,12 +184,25 @@ def _measure(
     duration_s = time.monotonic() - clock
     made = [_success(point, run, info, began, duration_s, environment, server.info)]
     made[0].samples = sampler.columns()
+    if isinstance(server, Server) and server.probe_directory is not None:
+        _add_probe(made[0], run, server.probe_directory)
     if new_tokens is not None:
         made = [_rung(rung, made[0], points, new_tokens) for rung in points]
     for record in made:
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
     return made, run.raw_log, False
+
+
+def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
+    """What the server's probe wrote during the run; nothing to read makes the record no measurement."""
+    try:
+        record.extras |= probes.collect(
+            str(record.point.probe), directory, run.began_ns, run.ended_ns, record.point
+        )
+    except RecordError as error:
+        record.outcome = Outcome.INVALID
+        record.reason = "; ".join(filter(None, (record.reason, str(error))))
 
 
 def _rung(rung: Point, whole: Record, points: Sequence[Point], new_tokens: Sequence[int]) -> Record:

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness import config as schema
-from harness.config import HardwareConfig, InputConfig, ModelConfig, RunConfig
+from harness.config import PROFILES, HardwareConfig, InputConfig, ModelConfig, RunConfig
+from harness.engine.probes.settings import PROBES
 from harness.errors import ConfigError
 from harness.host.detect import detect_hardware
 from harness.models.checkpoint import Checkpoint, open_checkpoint
@@ -143,8 +144,14 @@ def open_cell(config: RunConfig) -> Cell:
 
 def check_names(config: RunConfig) -> None:
     """Refuse names that no later step would understand."""
-    if config.arm not in ARMS:
-        raise ConfigError(f"arm={config.arm} is unknown: choose one of {', '.join(ARMS)}")
+    named: dict[str, tuple[str | None, tuple[str, ...]]] = {
+        "arm": (config.arm, ARMS),
+        "probe": (config.probe, PROBES),
+        "profile": (config.profile, PROFILES),
+    }
+    for name, (value, choices) in named.items():
+        if value is not None and value not in choices:
+            raise ConfigError(f"{name}={value} is unknown: choose one of {', '.join(choices)}")
 
 
 def _point(config: RunConfig, checkpoint: Checkpoint | None, repeat: int) -> Point:

@@ -11,6 +11,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+PROFILES = ("auto", "nsys", "torch", "none")
+
 
 @dataclass
 class ModelConfig:
@@ -117,6 +119,8 @@ class RunConfig:
     draft_backend: str | None = None
     # What the server records besides the run: trace | decision | attention_mass.
     probe: str | None = None
+    # What takes a trace's kernel times: auto | nsys | torch | none (auto: nsys on a GPU that has it).
+    profile: str = "auto"
     # Batches of one sweep share the prefill of the largest (see docs/sweeps.md).
     share_prefill: bool = False
     seed: int = 0

@@ -25,7 +25,10 @@ _LOOK_S = 5.0
 
 @dataclass(frozen=True)
 class TimedRun:
-    """What one timed run left: replies, log rows, and the raw log they came from."""
+    """What one timed run left: replies, log rows, and the raw log they came from.
+
+    `began_ns` and `ended_ns` are `time.monotonic_ns()` before the request and after its reply.
+    """
 
     requests: list[RequestResult]
     decode_steps: DecodeSteps
@@ -33,6 +36,8 @@ class TimedRun:
     log_summary: dict[str, Any]
     raw_log: bytes
     wall_s: float
+    began_ns: int = 0
+    ended_ns: int = 0
 
 
 def sampling_parameters(point: Point) -> dict[str, Any]:
@@ -74,11 +79,11 @@ def timed_run(
     """
     server.read_log()
     mark = server.log_size()
-    began = time.monotonic()
+    began_ns = time.monotonic_ns()
     sampling = sampling_parameters(point)
     each = [{**sampling, "max_new_tokens": count} for count in new_tokens] if new_tokens else sampling
     replies = _request(server, [prompt_ids] * point.batch, each, stall_limit_s)
-    wall_s = time.monotonic() - began
+    ended_ns = time.monotonic_ns()
     raw = _settled_log(server, mark, replies)
     parsed = schedlog.parse(raw)
     return TimedRun(
@@ -87,7 +92,9 @@ def timed_run(
         prefill_steps=schedlog.to_prefill_steps(parsed),
         log_summary=parsed.summary(),
         raw_log=raw,
-        wall_s=wall_s,
+        wall_s=(ended_ns - began_ns) / 1e9,
+        began_ns=began_ns,
+        ended_ns=ended_ns,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from harness.errors import ConfigError
@@ -58,6 +59,11 @@ class Container:
                     f"server.mounts: {mount!r} has a comma, colon or line break in a path, which container "
                     "runtimes read as a separator: rename it or link to it"
                 )
+
+    def with_mounts(self, *paths: Path | None) -> Container:
+        """The same container that also sees these host paths under their own names; None is skipped."""
+        more = [str(path) for path in paths if path is not None and str(path) not in self.mounts]
+        return replace(self, mounts=(*self.mounts, *more))
 
     def wrap(self, command: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
         """The command that runs `command` inside the container.

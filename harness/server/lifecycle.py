@@ -40,6 +40,7 @@ class Server:
         listener: called with each log event as it is read.
         startup_timeout_s: how long weights may take to load and kernels to compile.
         port: fixed port, or None for a free one at each start.
+        probe_directory: where the probe that `spec` names writes; made at the start.
     """
 
     spec: ServerSpec
@@ -48,6 +49,7 @@ class Server:
     startup_timeout_s: float = 3600.0
     stop_timeout_s: float = 60.0
     port: int | None = None
+    probe_directory: Path | None = None
     boot_id: str = field(default_factory=lambda: secrets.token_hex(6))
     info: ServerInfo = field(default_factory=ServerInfo)
     _process: subprocess.Popen[bytes] | None = None
@@ -91,13 +93,16 @@ class Server:
                 f"port {port} is in use by another program: free it or leave server.port unset",
                 Outcome.PORT_IN_USE,
             )
+        if self.probe_directory is not None:
+            self.probe_directory.mkdir(parents=True, exist_ok=True)
         command = self.spec.command(port)
-        variables = {**self.spec.environment(), BOOT_MARK: self.boot_id}
+        variables = {**self.spec.environment(self.probe_directory), BOOT_MARK: self.boot_id}
         cleanup: list[str] = []
         if self.spec.container is not None:
             name = f"wmtp-{self.boot_id}"
-            command = self.spec.container.wrap(command, variables, name)
-            cleanup = self.spec.container.cleanup(name)
+            container = self.spec.container.with_mounts(self.probe_directory)
+            command = container.wrap(command, variables, name)
+            cleanup = container.cleanup(name)
         environment = {**os.environ, **variables}
         self.info = ServerInfo(
             boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()

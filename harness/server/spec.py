@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import orjson
 
 from harness.engine.cpu.environment import cpu_environment, cpu_server_arguments
+from harness.engine.probes.settings import NATIVE_ONLY, Kind, ProbeSettings
 from harness.engine.settings import EngineSettings
 from harness.points import WINDOWED_ARMS, Arm
 from harness.server.containers import Container
@@ -21,6 +23,8 @@ class ServerSpec:
 
     `context_length` is the server's admission limit in tokens, not the prompt's length.
     `max_total_tokens` fixes the KV pool; None lets `mem_fraction_static` (or the engine) size it.
+    `probe` names what the server records besides (see `harness.engine.probes`), `probe_windows` the
+    (W, n_sink) pairs that it compares with, `profiler` what takes kernel times of a trace: torch or nsys.
     """
 
     model_path: str
@@ -45,6 +49,9 @@ class ServerSpec:
     python: str = sys.executable
     extra_arguments: tuple[str, ...] = ()
     container: Container | None = None
+    probe: str | None = None
+    probe_windows: tuple[tuple[int, int], ...] = ()
+    profiler: str | None = None
 
     @property
     def key(self) -> str:
@@ -73,12 +80,31 @@ class ServerSpec:
             prune_prefill=self.prune_draft_prefill,
         )
 
-    def environment(self) -> dict[str, str]:
+    def probe_settings(self, directory: Path | None) -> ProbeSettings:
+        """What the probe inside the server is told; off without one.
+
+        Args:
+            directory: where it writes, made for one server start.
+
+        Raises:
+            ConfigError: an unknown probe, or one without a directory.
+        """
+        if self.probe is None:
+            return ProbeSettings()
+        return ProbeSettings(
+            kind=cast(Kind, self.probe),
+            directory=str(directory or ""),
+            windows=self.probe_windows,
+            nvtx=self.profiler == "nsys",
+        )
+
+    def environment(self, probe_directory: Path | None = None) -> dict[str, str]:
         """Variables to add to the server's environment."""
         variables = {"SGLANG_PLUGINS": "windowed_mtp"}
         if self.device == "cpu":
             variables |= cpu_environment(threads=self.threads or 1, tp=self.tp, dtype=self.dtype)
-        return variables | self.engine_settings().environment()
+        variables |= self.engine_settings().environment()
+        return variables | self.probe_settings(probe_directory).environment()
 
     def command(self, port: int, host: str = "127.0.0.1") -> list[str]:
         """The argument list that starts the server on `port`."""
@@ -106,6 +132,8 @@ class ServerSpec:
         command += ["--skip-tokenizer-init", "--disable-radix-cache"]
         if self.trust_remote_code:
             command.append("--trust-remote-code")
+        if self.probe in NATIVE_ONLY and self.device != "cpu":
+            command.append("--disable-cuda-graph")
         if self.device == "cpu":
             command += cpu_server_arguments(self.target_backend)
         backend = self.draft_backend if self.device != "cpu" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,8 @@ from typing import Any
 import orjson
 
 from harness.compose import Cell
-from harness.config import ServerConfig
+from harness.config import RunConfig, ServerConfig
+from harness.engine.probes.settings import NATIVE_ONLY
 from harness.errors import ConfigError
 from harness.models.checkpoint import preflight
 from harness.points import SPECULATIVE_ARMS, Point
@@ -33,6 +35,8 @@ _SERVER_FIELDS = (
     "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "tp",
     "dtype", "kv_dtype", "draft_backend", "prune_draft_prefill", "probe",
 )  # fmt: skip
+# Windows that a probe compares beside the point's own, as shares of its W + n_sink.
+_PROBED_SHARES = (0.25, 0.5, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def group(wanted: Iterable[Wanted]) -> list[Group]:
         server = members[0].cell.config.server
         made.append(
             Group(
-                _boot_id(spec, server, members[0].point.probe),
+                _boot_id(spec, server),
                 spec,
                 server,
                 str(members[0].cell.tokenizer_path),
@@ -113,8 +117,8 @@ def _context_lengths(wanted: Sequence[Wanted]) -> dict[str, int]:
     return lengths
 
 
-def _boot_id(spec: ServerSpec, server: ServerConfig, probe: str | None) -> str:
-    body = orjson.dumps([asdict(spec), asdict(server), probe], option=orjson.OPT_SORT_KEYS)
+def _boot_id(spec: ServerSpec, server: ServerConfig) -> str:
+    body = orjson.dumps([asdict(spec), asdict(server)], option=orjson.OPT_SORT_KEYS)
     # The letter keeps Hydra from reading digits with an e as a number.
     return "b" + hashlib.sha256(body).hexdigest()[:9]
 
@@ -169,7 +173,32 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
             *config.server.extra_arguments,
         ),
         container=_container(cell),
+        probe=first.probe,
+        probe_windows=probed_windows(config) if first.probe in NATIVE_ONLY else (),
+        profiler=profiler(config) if first.probe == "trace" else None,
     )
+
+
+def probed_windows(config: RunConfig) -> tuple[tuple[int, int], ...]:
+    """(W, n_sink) pairs for a native run's probes: what the window arms read, then narrower and wider."""
+    window = config.window if config.window is not None else config.model.default_window
+    sink = config.sink if config.sink is not None else config.model.default_sink
+    others = (int(share * (window + sink)) - sink for share in _PROBED_SHARES)
+    return ((window, sink), *((other, sink) for other in others if other >= config.depth))
+
+
+def profiler(config: RunConfig) -> str | None:
+    """What takes the kernel times of a traced run: nsys where it is installed, else the torch profiler.
+
+    Raises:
+        ConfigError: nsys was asked for where it cannot follow the server.
+    """
+    local, on_gpu = config.server.kind == "local", config.hardware.device != "cpu"
+    if config.profile == "auto":
+        return "nsys" if local and on_gpu and shutil.which("nsys") else "torch"
+    if config.profile == "nsys" and not (local and on_gpu):
+        raise ConfigError("profile=nsys needs a GPU and server.kind=local: use profile=torch")
+    return None if config.profile == "none" else config.profile
 
 
 def _container(cell: Cell) -> Container | None:
@@ -193,12 +222,8 @@ def _container(cell: Cell) -> Container | None:
 
 def refusal(member: Wanted) -> Refusal | None:
     """What is ruled out for a point before any server starts; None where nothing."""
-    if member.point.probe is not None:
-        return Refusal(
-            Outcome.INVALID,
-            f"probe={member.point.probe} is not built into the engine plugin yet: "
-            "tables 7, 8, 11 and 12 cannot be measured with this version",
-        )
+    if member.point.probe is not None and (reason := _no_probe(member)):
+        return Refusal(Outcome.INVALID, reason)
     checkpoint = member.cell.checkpoint
     if checkpoint is None:
         return None
@@ -212,3 +237,18 @@ def refusal(member: Wanted) -> Refusal | None:
         native_context_tokens=member.cell.config.model.native_context_tokens,
     )
     return Refusal(problems[0].outcome, problems[0].message) if problems else None
+
+
+def _no_probe(member: Wanted) -> str:
+    """Why a point's probe cannot run; empty where it can."""
+    point, server = member.point, member.cell.config.server
+    if point.arm == "dense":
+        return f"probe={point.probe} looks at a draft, and arm=dense has none"
+    if point.probe in NATIVE_ONLY and point.arm != "native":
+        return f"probe={point.probe} needs the draft's keys at full length: use arm=native, not {point.arm}"
+    if server.kind == "url":
+        return (
+            f"probe={point.probe} must be given to a server when it starts: let the harness start it "
+            "(server.kind=local) instead of server.kind=url"
+        )
+    return ""

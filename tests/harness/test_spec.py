@@ -1,5 +1,7 @@
 import pytest
 
+from harness.engine.probes.settings import from_environment
+from harness.errors import ConfigError
 from harness.server.spec import ServerSpec
 
 BASE = {
@@ -61,3 +63,18 @@ def test_a_gpu_server_sees_nothing_of_cpu_mode():
 )
 def test_another_setting_is_another_boot(change):
     assert ServerSpec(**BASE).key != ServerSpec(**{**BASE, **change}).key
+
+
+def test_a_probe_travels_in_the_environment_and_reads_eagerly(tmp_path):
+    native = {**BASE, "arm": "native", "window_tokens": None, "sink_tokens": None}
+    windows = ((4032, 64), (960, 64))
+    spec = ServerSpec(**native, probe="decision", probe_windows=windows)
+    settings = from_environment(spec.environment(tmp_path))
+    assert (settings.kind, settings.directory, settings.windows) == ("decision", str(tmp_path), windows)
+    assert "--disable-cuda-graph" in spec.command(1)
+    traced = ServerSpec(**BASE, probe="trace", profiler="nsys")
+    assert "--disable-cuda-graph" not in traced.command(1)
+    assert from_environment(traced.environment(tmp_path)).nvtx
+    assert not from_environment(ServerSpec(**BASE).environment()).active
+    with pytest.raises(ConfigError, match="absolute directory"):
+        spec.environment()

@@ -77,6 +77,39 @@ def test_what_makes_no_sense_is_refused_by_name(words, complaint, tmp_path):
         plan(tmp_path, "hardware=cpu", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("arm=dense", "probe=trace"), "arm=dense has none"),
+        (("arm=ring", "probe=decision"), "arm=native"),
+        (("arm=windowed", "probe=attention_mass"), "arm=native"),
+        (
+            ("arm=native", "probe=trace", "server.kind=url", "server.url=http://127.0.0.1:1"),
+            "server.kind=local",
+        ),
+    ],
+)
+def test_a_probe_that_cannot_look_is_refused_before_a_server_starts(words, complaint, tmp_path):
+    point = plan(tmp_path, "hardware=cpu", *words).points[0]
+    assert point.state is State.REFUSED
+    assert complaint in point.reason
+
+
+def test_a_probed_server_knows_the_windows_it_compares(tmp_path):
+    def spec(*words):
+        return plan(tmp_path, "hardware=cpu", "arm=native", *words).boots[0].spec
+
+    windows = spec("probe=decision", "window=252", "sink=4").probe_windows
+    assert windows == ((252, 4), (60, 4), (124, 4), (508, 4), (1020, 4))
+    assert spec("probe=trace").probe_windows == ()
+    assert spec("probe=trace").profiler == "torch"
+    assert spec("probe=trace", "profile=none").profiler is None
+    with pytest.raises(ConfigError, match="profile=nsys needs a GPU"):
+        spec("probe=trace", "profile=nsys")
+    with pytest.raises(ConfigError, match="profile=vtune"):
+        spec("profile=vtune")
+
+
 def test_filters_and_forced_values(tmp_path):
     made = plan(tmp_path, "experiment=table_6", "hardware=cpu", "only.depth=[3,5]", "only.arm=ring",
                 "force.context=4096")  # fmt: skip
