@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.cpu.linear import stable_linear, stable_lm_head
+from harness.engine.cpu.sampling import verify_uses_greedy
 
 _OVERRIDES = "sglang.srt.arg_groups.overrides."
 _ELEMENTWISE = "sglang.kernels.ops.elementwise.elementwise."
@@ -33,6 +34,7 @@ def register(registry: Any, hook_type: Any) -> list[str]:
     hooks: list[tuple[str, Callable[..., Any], Any]] = [
         (_OVERRIDES + "_attention_backend_platform_fallbacks", keep_attention_backend, around),
         ("sglang.srt.speculative.eagle_utils.default_tree_mask_mode", tree_mask_mode, around),
+        ("sglang.srt.speculative.eagle_utils._verify_uses_greedy", verify_uses_greedy, around),
         ("sglang.srt.distributed.parallel_state.init_model_parallel_group", without_nccl, before),
         ("sglang.kernels.ops.attention.fla.layernorm_gated.RMSNorm.forward", gated_rms_norm, around),
         (_MAMBA + "scatter_mamba_states_after_mtp_verify", commit_verified_states, replace),
