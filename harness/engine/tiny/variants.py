@@ -14,16 +14,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from harness.engine.tiny import checkpoint_path
 from harness.engine.tiny.config import TinyConfig
 from harness.engine.tiny.export import weights, write_model
 from harness.engine.tiny.initialise import initialise
+from harness.engine.tiny.looking_back import INSIDE_PLACES, OUTSIDE_PLACES, Tensors, looking_back
 from harness.engine.tiny.model import TinyHybrid
 from harness.errors import ConfigError
 
-Tensors = dict[str, Tensor]
 _DRAFT_PREFIX = "mtp."
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -62,6 +61,15 @@ def _flat_mtp(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConf
     return config, {**tensors, name: torch.full_like(tensors[name], -1.0)}
 
 
+def _looking_back(places: int) -> Callable[[TinyConfig, Tensors, int], tuple[TinyConfig, Tensors]]:
+    """A draft that attends to one distance alone and proposes the token that it finds there."""
+
+    def change(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConfig, Tensors]:
+        return config, {**tensors, **looking_back(config, tensors, places)}
+
+    return change
+
+
 def _moe(config: TinyConfig, tensors: Tensors, seed: int) -> tuple[TinyConfig, Tensors]:
     config = replace(config, num_experts=8)
     return config, _fresh(config, seed)
@@ -72,6 +80,8 @@ _CHANGES: dict[str, tuple[str, Callable[[TinyConfig, Tensors, int], tuple[TinyCo
     "without_mtp": ("bfloat16", _without_mtp),
     "random_mtp": ("bfloat16", _random_mtp),
     "flat_mtp": ("bfloat16", _flat_mtp),
+    "inside_mtp": ("bfloat16", _looking_back(INSIDE_PLACES)),
+    "outside_mtp": ("bfloat16", _looking_back(OUTSIDE_PLACES)),
     "nan": ("bfloat16", _nan),
     "moe": ("bfloat16", _moe),
     "moe_float32": ("float32", _moe),
@@ -82,6 +92,8 @@ VARIANTS = {
     "without_mtp": "no draft weights, while config.json still announces a draft layer",
     "random_mtp": "an untrained draft layer",
     "flat_mtp": "a draft layer that attends evenly, so that the weight outside a window is known",
+    "inside_mtp": f"a draft layer that attends {INSIDE_PLACES} places back and says what stands there",
+    "outside_mtp": f"the same, {OUTSIDE_PLACES} places back: outside the tiny model's usual window",
     "nan": "NaN in the output head",
     "moe": "a mixture of 8 experts with random weights",
     "moe_float32": "`moe` stored as float32",
