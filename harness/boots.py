@@ -14,6 +14,7 @@ from harness.errors import HarnessError, RecordError, ServerError
 from harness.host.environment import capture_environment
 from harness.host.gpu import GpuSampler
 from harness.measure import probes
+from harness.measure.besides import Audits, ask_besides
 from harness.measure.inputs import InputStore
 from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
 from harness.measure.protocol import TimedRun, timed_run, warm_up
@@ -88,6 +89,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     began = _now()
     environment = capture_environment()
     records: list[Record] = []
+    audits: Audits = {}
     try:
         with server:
             context.view.boot_ready(server.info)
@@ -95,7 +97,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
             while not broken and len(records) < len(boot.points):
                 recorded = {record.key for record in records}
                 run = runs([point for point in boot.points if point.key not in recorded])[0]
-                made, raw_log, broken = _measure(run, server, context, environment)
+                made, raw_log, broken = _measure(run, server, context, environment, audits)
                 for record in made:
                     _store(record, raw_log, context)
                 records += made
@@ -136,6 +138,7 @@ def _measure(
     server: AnyServer,
     context: BootContext,
     environment: dict[str, Any],
+    audits: Audits,
 ) -> tuple[list[Record], bytes, bool]:
     """One timed run: of one point, or of several that share its prefill, the largest batch first.
 
@@ -186,12 +189,21 @@ def _measure(
     made[0].samples = sampler.columns()
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
+    try:
+        made[0].extras |= ask_besides(server, point, prompt, run, context.stall_limit_s, audits)
+    except ServerError as error:
+        _spoil(made[0], str(error))
     if new_tokens is not None:
         made = [_rung(rung, made[0], points, new_tokens) for rung in points]
     for record in made:
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
-    return made, run.raw_log, False
+    return made, run.raw_log, server.exit_code() is not None
+
+
+def _spoil(record: Record, reason: str) -> None:
+    record.outcome = Outcome.INVALID
+    record.reason = "; ".join(filter(None, (record.reason, reason)))
 
 
 def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
@@ -201,8 +213,7 @@ def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
             str(record.point.probe), directory, run.began_ns, run.ended_ns, record.point
         )
     except RecordError as error:
-        record.outcome = Outcome.INVALID
-        record.reason = "; ".join(filter(None, (record.reason, str(error))))
+        _spoil(record, str(error))
 
 
 def _rung(rung: Point, whole: Record, points: Sequence[Point], new_tokens: Sequence[int]) -> Record:

@@ -20,7 +20,7 @@ from harness.engine.probes.settings import PROBES
 from harness.errors import ConfigError
 from harness.host.detect import detect_hardware
 from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.points import ARMS, WINDOWED_ARMS, Point, make_point
+from harness.points import ARMS, CLIENT_PROBES, WINDOWED_ARMS, Point, make_point
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def check_names(config: RunConfig) -> None:
     """Refuse names that no later step would understand."""
     named: dict[str, tuple[str | None, tuple[str, ...]]] = {
         "arm": (config.arm, ARMS),
-        "probe": (config.probe, PROBES),
+        "probe": (config.probe, (*PROBES, *sorted(CLIENT_PROBES))),
         "profile": (config.profile, PROFILES),
     }
     for name, (value, choices) in named.items():
@@ -176,6 +176,8 @@ def _point(config: RunConfig, checkpoint: Checkpoint | None, repeat: int) -> Poi
             "kv_dtype": config.kv_dtype,
             "draft_backend": "-" if dense else draft_backend(config),
             "repetition_penalty": config.repetition_penalty,
+            "temperature": config.temperature,
+            "kv_budget_mib": config.kv_budget_mib,
             "ignore_eos": config.ignore_eos,
             "prune_draft_prefill": config.prune_draft_prefill and windowed,
             "probe": config.probe,

@@ -113,11 +113,17 @@ class RunConfig:
     kv_dtype: str = "bfloat16"
     max_new_tokens: int = 512
     repetition_penalty: float = 1.15
+    # 0 is greedy.
+    temperature: float = 0.0
     ignore_eos: bool = False
     prune_draft_prefill: bool = False
     # None: what conf/hardware names for the arm.
     draft_backend: str | None = None
-    # What the server records besides the run: trace | decision | attention_mass.
+    # Memory of both KV pools together, alike for every arm; None: what the requests need on a CPU, the memory
+    # fraction on a GPU.
+    kv_budget_mib: int | None = None
+    # What the server records besides the run: trace | decision | attention_mass; or what it is asked besides:
+    # margins | draws.
     probe: str | None = None
     # What takes a trace's kernel times: auto | nsys | torch | none (auto: nsys on a GPU that has it).
     profile: str = "auto"

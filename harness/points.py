@@ -15,6 +15,8 @@ Arm = Literal["dense", "native", "windowed", "ring"]
 ARMS: tuple[Arm, ...] = ("dense", "native", "windowed", "ring")
 SPECULATIVE_ARMS = frozenset({"native", "windowed", "ring"})
 WINDOWED_ARMS = frozenset({"windowed", "ring"})
+CLIENT_PROBES = frozenset({"margins", "draws"})
+"""Probes that only ask more of a server; the others are switched on inside it, when it starts."""
 
 
 class Point(BaseModel):
@@ -53,6 +55,9 @@ class Point(BaseModel):
     )
     seed: int = 0
     repeat: int = Field(default=0, ge=0)
+    kv_budget_mib: int | None = Field(
+        default=None, ge=1, description="memory of both KV pools together; None: as the server sizes them"
+    )
 
     @model_validator(mode="after")
     def _sensible(self) -> Point:
@@ -80,8 +85,12 @@ class Point(BaseModel):
 
     @property
     def key(self) -> str:
-        """16 hex digits of the SHA-256 of the canonical JSON of all fields."""
-        canonical = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        """16 hex digits of the SHA-256 of the canonical JSON of all fields that are set."""
+        fields = self.model_dump(mode="json")
+        # Fields that came later, unset: records from before them keep their keys.
+        if fields["kv_budget_mib"] is None:
+            del fields["kv_budget_mib"]
+        canonical = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()[:16]
 
     @property

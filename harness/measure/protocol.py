@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness import schedlog
 from harness.acceptance import read_speculation
 from harness.errors import ServerError
+from harness.measure.margins import OPTIONS as MARGIN_OPTIONS
+from harness.measure.margins import margins, without_logprobs
 from harness.points import Point
 from harness.records import DecodeSteps, Outcome, PrefillSteps, RequestResult
 from harness.server.attach import AnyServer
@@ -27,7 +29,8 @@ _LOOK_S = 5.0
 class TimedRun:
     """What one timed run left: replies, log rows, and the raw log they came from.
 
-    `began_ns` and `ended_ns` are `time.monotonic_ns()` before the request and after its reply.
+    `began_ns` and `ended_ns` are `time.monotonic_ns()` before the request and after its reply. `margins` are
+    those of the first reply, where the point asks for them.
     """
 
     requests: list[RequestResult]
@@ -38,6 +41,7 @@ class TimedRun:
     wall_s: float
     began_ns: int = 0
     ended_ns: int = 0
+    margins: list[float] | None = None
 
 
 def sampling_parameters(point: Point) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def warm_up(server: AnyServer, prompt_ids: Sequence[int], batch: int) -> None:
     """One tiny generation so that kernels are compiled and tuned, then an empty cache."""
     prompt = list(prompt_ids[:WARMUP_PROMPT_TOKENS])
     sampling = {"temperature": 0.0, "max_new_tokens": WARMUP_NEW_TOKENS, "ignore_eos": True}
-    _request(server, [prompt] * batch, sampling, stall_limit_s=600.0)
+    request(server, [prompt] * batch, sampling, stall_limit_s=600.0)
     server.client.flush_cache()
 
 
@@ -82,7 +86,8 @@ def timed_run(
     began_ns = time.monotonic_ns()
     sampling = sampling_parameters(point)
     each = [{**sampling, "max_new_tokens": count} for count in new_tokens] if new_tokens else sampling
-    replies = _request(server, [prompt_ids] * point.batch, each, stall_limit_s)
+    options = MARGIN_OPTIONS if point.probe == "margins" else {}
+    replies = request(server, [prompt_ids] * point.batch, each, stall_limit_s, options)
     ended_ns = time.monotonic_ns()
     raw = _settled_log(server, mark, replies)
     parsed = schedlog.parse(raw)
@@ -95,21 +100,27 @@ def timed_run(
         wall_s=(ended_ns - began_ns) / 1e9,
         began_ns=began_ns,
         ended_ns=ended_ns,
+        margins=margins(replies[0]) if point.probe == "margins" else None,
     )
 
 
-def _request(
+def request(
     server: AnyServer,
     prompts: Sequence[Sequence[int]],
     sampling: dict[str, Any] | list[dict[str, Any]],
     stall_limit_s: float,
+    options: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run /generate in a thread while this one follows the log and watches the process."""
+    """Run /generate in a thread while this one follows the log and watches the process.
+
+    Raises:
+        ServerError: typed by first cause.
+    """
     outcome: dict[str, Any] = {}
 
     def send() -> None:
         try:
-            outcome["replies"] = server.client.generate(prompts, sampling, timeout_s=None)
+            outcome["replies"] = server.client.generate(prompts, sampling, timeout_s=None, **(options or {}))
         except Exception as error:  # noqa: BLE001  (raised again in the waiting thread)
             outcome["error"] = error
 
@@ -176,5 +187,5 @@ def _result(
         proposed_drafts=speculation.proposed_drafts,
         accept_histogram=list(histogram) if histogram is not None else None,
         retractions=meta.get("num_retractions"),
-        meta_info=meta,
+        meta_info=without_logprobs(meta),
     )

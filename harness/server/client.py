@@ -58,16 +58,19 @@ class Client:
         input_ids: Sequence[Sequence[int]],
         sampling: dict[str, Any] | list[dict[str, Any]],
         timeout_s: float | None,
+        **options: Any,
     ) -> list[dict[str, Any]]:
         """Send prompts as token ids in one batch and return one reply each (`output_ids`, `meta_info`).
 
-        `sampling` is for all prompts, or a list with one for each.
+        `sampling` is for all prompts, or a list with one for each; `options` are further fields of the
+        request, such as `return_logprob`.
 
         Raises:
             ServerError: kind `request_error` where the server answered with an error (also inside a 200),
                 `timeout` after `timeout_s`, `server_died` where the connection broke.
         """
-        body = orjson.dumps({"input_ids": [list(ids) for ids in input_ids], "sampling_params": sampling})
+        prompts = [list(ids) for ids in input_ids]
+        body = orjson.dumps({"input_ids": prompts, "sampling_params": sampling, **options})
         try:
             response = self._session.post(
                 self.base_url + "/generate",

@@ -21,7 +21,7 @@ from harness.errors import ConfigError
 AXES = (
     "model", "input", "params", "arm", "depth", "window", "sink", "context", "batch", "tp", "dtype",
     "kv_dtype", "draft_backend", "probe", "max_new_tokens", "repetition_penalty", "ignore_eos",
-    "prune_draft_prefill", "share_prefill", "seed", "repeats",
+    "prune_draft_prefill", "share_prefill", "seed", "repeats", "temperature", "kv_budget_mib",
 )  # fmt: skip
 """What a block may vary; the names of the command line. `model` and `input` are configuration files."""
 

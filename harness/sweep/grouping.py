@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -16,8 +16,9 @@ from harness.config import RunConfig, ServerConfig
 from harness.engine.probes.settings import NATIVE_ONLY
 from harness.errors import ConfigError
 from harness.models.checkpoint import preflight
-from harness.points import SPECULATIVE_ARMS, Point
+from harness.points import CLIENT_PROBES, SPECULATIVE_ARMS, Point
 from harness.records import Outcome
+from harness.server.budget import pool_tokens
 from harness.server.capacity import context_length_for, tokens_needed
 from harness.server.containers import KINDS, Container
 from harness.server.spec import ServerSpec
@@ -33,7 +34,7 @@ SERVER_KINDS = ("local", *KINDS, "url")
 # What two points must share to run on one server.
 _SERVER_FIELDS = (
     "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "tp",
-    "dtype", "kv_dtype", "draft_backend", "prune_draft_prefill", "probe",
+    "dtype", "kv_dtype", "draft_backend", "prune_draft_prefill", "kv_budget_mib",
 )  # fmt: skip
 # Windows that a probe compares beside the point's own, as shares of its W + n_sink.
 _PROBED_SHARES = (0.25, 0.5, 2.0, 4.0)
@@ -90,7 +91,7 @@ def group(wanted: Iterable[Wanted]) -> list[Group]:
         fields = tuple(getattr(point, name) for name in _SERVER_FIELDS)
         # A batch and a single request want different memory fractions on a GPU.
         crowded = (point.batch > 1 or point.shared_prefill) and config.hardware.device != "cpu"
-        groups.setdefault((*fields, crowded, repr(config.server)), []).append(member)
+        groups.setdefault((*fields, _server_probe(point), crowded, repr(config.server)), []).append(member)
     made = []
     for members in groups.values():
         spec = server_spec(members[0].cell, [m.point for m in members], lengths[members[0].point.model])
@@ -146,7 +147,7 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
     if fraction is None and not on_cpu:
         fraction = hardware.mem_fraction_static if batch == 1 else hardware.mem_fraction_static_batch
     path = cell.checkpoint.serving_path(config.model.yarn_factor) if cell.checkpoint else config.model.path
-    return ServerSpec(
+    spec = ServerSpec(
         model_path=str(path),
         device=hardware.device,
         arm=first.arm,
@@ -173,10 +174,27 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
             *config.server.extra_arguments,
         ),
         container=_container(cell),
-        probe=first.probe,
+        probe=_server_probe(first),
         probe_windows=probed_windows(config) if first.probe in NATIVE_ONLY else (),
         profiler=profiler(config) if first.probe == "trace" else None,
     )
+    if first.kv_budget_mib is None or cell.checkpoint is None:
+        return spec
+    tokens = pool_tokens(
+        first.kv_budget_mib,
+        cell.checkpoint.architecture,
+        first.kv_dtype,
+        first.arm,
+        spec.engine_settings(),
+        batch,
+        first.tp,
+    )
+    return replace(spec, max_total_tokens=tokens)
+
+
+def _server_probe(point: Point) -> str | None:
+    """The probe that a point's server is started with."""
+    return None if point.probe in CLIENT_PROBES else point.probe
 
 
 def probed_windows(config: RunConfig) -> tuple[tuple[int, int], ...]:
@@ -222,7 +240,7 @@ def _container(cell: Cell) -> Container | None:
 
 def refusal(member: Wanted) -> Refusal | None:
     """What is ruled out for a point before any server starts; None where nothing."""
-    if member.point.probe is not None and (reason := _no_probe(member)):
+    if _server_probe(member.point) is not None and (reason := _no_probe(member)):
         return Refusal(Outcome.INVALID, reason)
     checkpoint = member.cell.checkpoint
     if checkpoint is None:
