@@ -19,6 +19,7 @@ from harness.measure.inputs import InputStore
 from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
 from harness.measure.protocol import TimedRun, timed_run, warm_up
 from harness.measure.validity import check_completion_tokens, check_prompt_tokens
+from harness.models.architecture import architecture_at
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
 from harness.schedlog import Event
@@ -92,6 +93,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     audits: Audits = {}
     try:
         with server:
+            server.info.architecture = architecture_at(boot.spec.model_path)
             context.view.boot_ready(server.info)
             broken = False
             while not broken and len(records) < len(boot.points):

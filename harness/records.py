@@ -133,6 +133,9 @@ class ServerInfo(_Part):
     max_running_requests: int | None = None
     context_length: int | None = None
     pools: list[Pool] = Field(default_factory=list)
+    architecture: dict[str, Any] = Field(
+        default_factory=dict, description="of the checkpoint's config: layers that keep KV, heads, their size"
+    )
     startup_s: float | None = None
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from harness.errors import ConfigError
 
@@ -75,6 +78,15 @@ class Architecture:
         """Draft share of the KV memory by architecture, 1 / (F + 1) for one MTP layer."""
         total = self.mtp_attention_layers + self.full_attention_layers
         return self.mtp_attention_layers / total if total else 0.0
+
+
+def architecture_at(model_path: str) -> dict[str, Any]:
+    """The architecture of a checkpoint directory as plain values; empty where none can be read there."""
+    try:
+        config = orjson.loads((Path(model_path) / "config.json").read_bytes())
+        return asdict(read_architecture(config))
+    except (OSError, orjson.JSONDecodeError, ConfigError):
+        return {}
 
 
 def text_key(config: Mapping[str, Any]) -> str | None:
