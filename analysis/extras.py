@@ -1,7 +1,8 @@
 """What probes and traces store in `record.extras`: the schema of each key, checked when read.
 
-Keys: `phases` (table 7), `kernels` (table 8), `decision_probe` (table 11), `attention_mass` (table 12), and
-`output_margins` (a list of floats: top-1 minus top-2 logit at each output token).
+Keys: `phases` (table 7), `kernels` (table 8), `decision_probe` (table 11), `attention_mass` (table 12),
+`output_margins` (a list of floats: top-1 minus top-2 logit at each output token), `draws` (sampled tokens by
+position) and `penalty` (what the server did with a repetition penalty).
 """
 
 from __future__ import annotations
@@ -45,24 +46,82 @@ class Kernel(_Extra):
     us_per_iteration: float = Field(ge=0, description="time busy, microseconds")
 
 
-class DecisionProbe(_Extra):
-    """The draft run twice on one hidden state: full read against windowed read. Margins are logits."""
+class WindowDecision(_Extra):
+    """The draft's first choices with one window's reads against its full reads. Margins are logits."""
+
+    window_tokens: int | None = Field(default=None, ge=1, description="W")
+    sink_tokens: int | None = Field(default=None, ge=0)
+    agreeing_steps: int = Field(ge=0, description="steps whose top-1 proposal is the same")
+    margin_at_flip: float | None = Field(
+        default=None, description="top-1 minus top-2 of the full read, mean over steps that disagree"
+    )
+    router_jaccard: float | None = Field(default=None, description="overlap of chosen experts, MoE heads")
+
+
+class PositionDecision(_Extra):
+    """The same at one place of the draft chain; 1 is the proposal of the extend after a verify."""
+
+    position: int = Field(ge=1)
+    steps: int = Field(ge=1)
+    agreeing_steps: int = Field(ge=0)
+
+
+class DecisionProbe(WindowDecision):
+    """The draft run twice on one hidden state: full read against windowed read, at the operating window.
+
+    A step is one draft forward's proposal for one request.
+    """
 
     steps: int = Field(ge=1)
-    agreeing_steps: int = Field(ge=0, description="steps whose top-1 proposal is the same")
     margin_mean: float | None = Field(default=None, description="top-1 minus top-2, full read, all steps")
-    margin_at_flip: float | None = Field(default=None, description="the same over steps that disagree")
-    router_jaccard: float | None = Field(default=None, description="overlap of chosen experts, MoE heads")
+    control_agreeing_steps: int | None = Field(
+        default=None, ge=0, description="steps whose repetition with all reads proposes the same"
+    )
+    windows: list[WindowDecision] = Field(default_factory=list, description="the operating window first")
+    by_position: list[PositionDecision] = Field(default_factory=list)
+    margin_edges_logits: list[float] = Field(
+        default_factory=list, description="lower ends of the bins, the last one open"
+    )
+    margin_counts: list[int] = Field(default_factory=list, description="all steps by margin")
+    margin_counts_at_flip: list[int] = Field(default_factory=list, description="those that disagree")
+
+
+class WindowMass(_Extra):
+    """One window's share of the attention. The tail is what it leaves out."""
+
+    window_tokens: int = Field(ge=1)
+    sink_tokens: int = Field(ge=0)
+    mass: float = Field(ge=0, le=1.0001, description="softmax mass on sink and window")
+    perturbation: float = Field(ge=0, description="|o_full - o_window| / |o_full|, mean of the heads'")
+    perturbation_joint: float = Field(ge=0, description="the same of all heads' read-outs as one vector")
+    tail_share: float = Field(ge=0, description="|o_tail| / |o_full|, mean of the heads'")
+    tail_share_joint: float = Field(ge=0)
+    tail_keys: float = Field(ge=0)
+    tail_entropy_nats: float | None = Field(default=None, description="of the shares within the tail")
+    tail_participation_keys: float | None = Field(
+        default=None, ge=0, description="1 / sum of squared shares: keys that the tail's mass is spread over"
+    )
 
 
 class AttentionMass(_Extra):
     """Shares of the draft's attention on the native draft, means over steps, heads and layers."""
 
     steps: int = Field(ge=1)
-    in_window_mass: float = Field(ge=0, le=1, description="softmax mass on sink and window")
+    layers: int = Field(default=1, ge=1)
+    window_tokens: int | None = Field(default=None, ge=1)
+    sink_tokens: int | None = Field(default=None, ge=0)
+    in_window_mass: float = Field(ge=0, le=1.0001, description="softmax mass on sink and window")
     perturbation: float = Field(ge=0, description="|o_full - o_window| / |o_full|")
     tail_share: float = Field(ge=0, description="|o_tail| / |o_full|, the part read outside the window")
     residual_share: float | None = Field(default=None, ge=0, description="|W_o o| / |h|")
+    kernel_difference: float | None = Field(
+        default=None, ge=0, description="|o - o'| / |o|, o' the attention kernel's own answer"
+    )
+    windows: list[WindowMass] = Field(default_factory=list, description="the operating window first")
+    sink_mass: float | None = Field(default=None, ge=0, description="mass on the first sink_tokens keys")
+    distance_mass: list[float] = Field(
+        default_factory=list, description="mass at distance 0, 1, 2-3, 4-7, ... from the query, sink left out"
+    )
 
 
 E_ = TypeVar("E_", bound=_Extra)
