@@ -89,14 +89,14 @@ class DecisionProbe(WindowDecision):
 class WindowMass(_Extra):
     """One window's share of the attention. The tail is what it leaves out."""
 
-    window_tokens: int = Field(ge=1)
-    sink_tokens: int = Field(ge=0)
+    window_tokens: int | None = Field(default=None, ge=1, description="W")
+    sink_tokens: int | None = Field(default=None, ge=0)
     mass: float = Field(ge=0, le=1.0001, description="softmax mass on sink and window")
     perturbation: float = Field(ge=0, description="|o_full - o_window| / |o_full|, mean of the heads'")
     perturbation_joint: float = Field(ge=0, description="the same of all heads' read-outs as one vector")
     tail_share: float = Field(ge=0, description="|o_tail| / |o_full|, mean of the heads'")
     tail_share_joint: float = Field(ge=0)
-    tail_keys: float = Field(ge=0)
+    tail_keys: float | None = Field(default=None, ge=0)
     tail_entropy_nats: float | None = Field(default=None, description="of the shares within the tail")
     tail_participation_keys: float | None = Field(
         default=None, ge=0, description="1 / sum of squared shares: keys that the tail's mass is spread over"
@@ -122,6 +122,30 @@ class AttentionMass(_Extra):
     distance_mass: list[float] = Field(
         default_factory=list, description="mass at distance 0, 1, 2-3, 4-7, ... from the query, sink left out"
     )
+
+
+class Draws(_Extra):
+    """Sampled continuations of one prompt, counted by output position."""
+
+    requests: int = Field(ge=1)
+    temperature: float = Field(gt=0)
+    verify_steps: int = Field(ge=0, description="over all of them; 0 without speculation")
+    accepted_drafts: int = Field(ge=0)
+    positions: list[dict[str, int]] = Field(description="token id -> count, for each output position")
+
+
+class PenaltyAudit(_Extra):
+    """What the server did with the repetition penalty it was given, by log probabilities."""
+
+    state: str = Field(description="honoured | weakened | ignored | not exercised | unknown")
+    repetition_penalty: float
+    reason: str = Field(default="", description="why it is unknown")
+    tokens: int = Field(default=0, ge=0, description="output tokens that were looked at")
+    accepted_drafts: int | None = Field(default=None, ge=0)
+    judged: int = Field(default=0, ge=0, description="(position, earlier token) pairs that the rule covers")
+    penalised: int = Field(default=0, ge=0, description="those of them whose logit fell")
+    missed_latest: int = Field(default=0, ge=0, description="pairs left out that lag one step at most")
+    reach: int = Field(default=1, ge=1, description="most tokens of one step")
 
 
 E_ = TypeVar("E_", bound=_Extra)
