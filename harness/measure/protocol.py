@@ -141,8 +141,10 @@ def request(
             watch.process_state(now, "stopped" if server.has_stopped_process() else "running")
         judgement = watch.judge(now)
         if judgement.verdict is Verdict.STALLED:
+            stacks = server.dump_stacks()
+            seen = f"; what its processes were doing: {stacks}" if stacks else ""
             raise ServerError(
-                f"the server hangs: {judgement.reason} (server.stall_limit_s={stall_limit_s:.0f})",
+                f"the server hangs: {judgement.reason} (server.stall_limit_s={stall_limit_s:.0f}){seen}",
                 Outcome.STALLED,
             )
     if "error" in outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -15,10 +16,12 @@ from typing import Any
 
 from harness import schedlog
 from harness.errors import ServerError
+from harness.host.gpu import memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
-from harness.server import failures, processes
+from harness.server import failures, processes, profilers
 from harness.server.client import Client
 from harness.server.spec import ServerSpec
+from harness.server.stacks import dump_stacks
 
 BOOT_MARK = "WMTP_BOOT_ID"
 LogEvent = schedlog.Event
@@ -56,6 +59,7 @@ class Server:
     _guard: processes.Guarded | None = None
     _client: Client | None = None
     _follower: schedlog.LogFollower = field(default_factory=schedlog.LogFollower)
+    _memory_before: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
     _log_start: int = 0
 
@@ -63,14 +67,17 @@ class Server:
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self._stop_after_error()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if error is None:
+            self.stop()
+        else:
+            self._stop_after_error()
 
     @property
     def client(self) -> Client:
@@ -96,6 +103,8 @@ class Server:
         if self.probe_directory is not None:
             self.probe_directory.mkdir(parents=True, exist_ok=True)
         command = self.spec.command(port)
+        if self.spec.profiler == "nsys" and self.probe_directory is not None:
+            command = [*profilers.nsys_words(self.probe_directory), *command]
         variables = {**self.spec.environment(self.probe_directory), BOOT_MARK: self.boot_id}
         cleanup: list[str] = []
         if self.spec.container is not None:
@@ -109,6 +118,8 @@ class Server:
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self._offset = self.log_size()  # an older server's log may lie there
+        if self.spec.device != "cpu":
+            self._memory_before = memory_used_mib()
         self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
         self.port_used = port
@@ -129,7 +140,11 @@ class Server:
         self._read_back()
 
     def stop(self) -> None:
-        """Stop every process of this server and wait until its port is free again."""
+        """Stop every process of this server and wait until its port and its GPU memory are free again.
+
+        Raises:
+            ServerError: one of them is still held, named with its holder where that can be seen.
+        """
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -137,6 +152,12 @@ class Server:
             processes.stop_guarded(self._guard, BOOT_MARK, self.boot_id, self.stop_timeout_s)
             self._guard = None
             processes.wait_port_free(self.port_used, self.stop_timeout_s)
+            wait_for_baseline(self._memory_before, self.stop_timeout_s)
+
+    def _stop_after_error(self) -> None:
+        # What ended the server matters more than what its end left behind; the doctor finds the latter.
+        with contextlib.suppress(ServerError):
+            self.stop()
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -172,6 +193,12 @@ class Server:
     def has_stopped_process(self) -> bool:
         """Whether a process of this server is in the stopped state (SIGSTOP, a debugger)."""
         return self._guard is not None and processes.any_stopped(self._guard.pid)
+
+    def dump_stacks(self) -> Path | None:
+        """Write what each process of this server is doing beside its log; None where that can't be seen."""
+        if self._guard is None:
+            return None
+        return dump_stacks(self._guard.pid, self.log_path.with_suffix(".stacks.txt"))
 
     def raise_if_dead(self, phase: str) -> None:
         """Raise the typed first cause when the server process has ended."""
