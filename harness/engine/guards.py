@@ -115,6 +115,20 @@ def refuse_unsupported_draft(settings: EngineSettings, runner: Any) -> None:
     Raises:
         ConfigError: naming what the draft has.
     """
+    found = unreadable_keys(runner)
+    if settings.prune_prefill and draft_layers(runner) != 1:
+        layers = draft_layers(runner)
+        found.append(f"it has {layers} layers, and a pruned prefill needs one: set prune_prefill=false")
+    if found:
+        raise ConfigError(f"windowed-mtp cannot window this draft: {'; '.join(found)}.")
+
+
+def unreadable_keys(runner: Any) -> list[str]:
+    """Why a draft's keys cannot be found by row and position alone; empty where they can.
+
+    Args:
+        runner: the draft's `ModelRunner`, pools built.
+    """
     reasons: list[tuple[Callable[[], bool], str]] = [
         (lambda: runner.use_mla_backend, "its attention is MLA"),
         (
@@ -122,14 +136,8 @@ def refuse_unsupported_draft(settings: EngineSettings, runner: Any) -> None:
             "it has a sliding window of its own",
         ),
         (lambda: runner.kv_index_translator.is_translating, "its pool is addressed through a page table"),
-        (
-            lambda: settings.prune_prefill and draft_layers(runner) != 1,
-            f"it has {draft_layers(runner)} layers, and a pruned prefill needs one: set prune_prefill=false",
-        ),
     ]
-    found = [text for applies, text in reasons if applies()]
-    if found:
-        raise ConfigError(f"windowed-mtp cannot window this draft: {'; '.join(found)}.")
+    return [text for applies, text in reasons if applies()]
 
 
 def draft_layers(runner: Any) -> int:

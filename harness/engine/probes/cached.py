@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.engine.probes.partials import Partial, over_keys, union
+from harness.engine.probes.partials import Partial, exact_float32, over_keys, union
 
 CHUNK_KEYS = 16384
 """Keys that are in float32 at a time: the memory a probe needs does not grow with the context."""
@@ -83,7 +83,8 @@ def attend(
     """
     rows = query.shape[0]
     causal = torch.ones((rows, rows), dtype=torch.bool, device=query.device).tril() if rows > 1 else None
-    pieces: list[Partial] = [over_keys(query, own_keys.float(), own_values.float(), scale, logit_cap, causal)]
-    for kept in ranges:
-        pieces += cached.partials(query, kept, scale, logit_cap)
-    return union(pieces).output
+    with exact_float32():
+        pieces = [over_keys(query, own_keys.float(), own_values.float(), scale, logit_cap, causal)]
+        for kept in ranges:
+            pieces += cached.partials(query, kept, scale, logit_cap)
+        return union(pieces).output

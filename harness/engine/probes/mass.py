@@ -23,7 +23,7 @@ from torch import Tensor
 
 from harness.engine.geometry import RingGeometry
 from harness.engine.probes.cached import CachedKeys
-from harness.engine.probes.partials import Partial, combine, stack, union
+from harness.engine.probes.partials import Partial, combine, exact_float32, stack, union
 
 Window = tuple[int, int]
 """W and n_sink, tokens."""
@@ -87,6 +87,7 @@ def measure(
     *,
     scale: float,
     logit_cap: float = 0.0,
+    output: Tensor | None = None,
 ) -> dict[str, Any]:
     """One query's attention, means over its heads.
 
@@ -95,15 +96,16 @@ def measure(
         committed: positions 0 .. committed - 1 were decided before this step.
         position: the query's own position, whose key is cached already.
         windows: what to compare with; the first one's sink is left out of the distances.
+        output: [heads, value_dim] what the attention kernel answered, to compare with.
 
     Returns:
         `windows`: per window `window_tokens`, `sink_tokens`, `mass`, `perturbation` and `tail_share` (ratios
         of norms a head), `perturbation_joint` and `tail_share_joint` (of all heads' read-outs as one vector),
         `tail_keys`, and of the tail's shares `tail_entropy_nats` and `tail_participation_keys`, None where
-        there is no tail; `distance_mass`: mass at distance 0, 1, 2-3, 4-7, ..., sink left out; `sink_mass`.
+        there is no tail; `distance_mass`: mass at distance 0, 1, 2-3, 4-7, ..., sink left out; `sink_mass`;
+        `kernel_difference`: |o - output| / |o| of all heads, None without `output`.
     """
     layout = Layout.of(committed, position, windows)
-    pieces = stack([union([*cached.partials(query[None], run, scale, logit_cap)]) for run in layout.runs])
     everything = [range(position + 1)]
     tails = [[not kept for kept in row] for row in layout.member(layout.kept)]
     member = [
@@ -111,7 +113,9 @@ def measure(
         *tails,
         *layout.member([[layout.sink], *([part] for part in layout.nearer)]),
     ]
-    sets = combine(pieces, torch.tensor(member, device=query.device))
+    with exact_float32():
+        runs = [union([*cached.partials(query[None], run, scale, logit_cap)]) for run in layout.runs]
+        sets = combine(stack(runs), torch.tensor(member, device=query.device))
     whole = _at(sets, slice(0, 1))
     count = len(windows)
     kept, tail = _at(sets, slice(1, 1 + count)), _at(sets, slice(1 + count, 1 + 2 * count))
@@ -128,7 +132,17 @@ def measure(
              "tail_keys": tail_keys, **values}
         )  # fmt: skip
     far = mass[1 + 2 * count :]
-    return {"windows": shown, "sink_mass": far[0], "distance_mass": far[1:]}
+    return {
+        "windows": shown,
+        "sink_mass": far[0],
+        "distance_mass": far[1:],
+        "kernel_difference": None if output is None else _difference(whole.output[0, 0], output),
+    }
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    smallest = torch.finfo(torch.float32).tiny
+    return float((ours - theirs.float()).norm() / ours.norm().clamp_min(smallest))
 
 
 def _window_measures(whole: Partial, kept: Partial, tail: Partial) -> dict[str, list[float]]:

@@ -12,7 +12,8 @@ participation 1 / sum p^2 = weight^2 / square, read-out sum p v = read / weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import torch
@@ -20,6 +21,17 @@ from torch import Tensor
 
 EMPTY_PEAK = -1e30
 """Largest logit of no keys: finite, so that differences of two stay numbers."""
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Float32 products in full precision, also where the server lets a GPU round them to TensorFloat-32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
