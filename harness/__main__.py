@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import hydra
 
 from harness import config
 from harness.errors import HarnessError
 from harness.sweep import jobs, multirun
+from harness.sweep.cluster import job_reasons
 from harness.sweep.execute import record_missing
 from harness.sweep.rundir import new_run_id
 
@@ -43,8 +45,10 @@ def _multirun(arguments: list[str]) -> None:
             )
         if isinstance(stopped, KeyboardInterrupt) or _was_stopped(stopped):
             raise stopped or KeyboardInterrupt
-        points = [planned.point for boot in plan.active for planned in boot.to_run]
-        record_missing(plan, points, "its job ended without a record: see the launcher's logs")
+        reasons = job_reasons(Path(plan.results) / "logs" / os.environ["WMTP_RUN_ID"])
+        for number, boot in enumerate(plan.active):
+            reason = reasons.get(number, "its job ended without a record: see the launcher's logs")
+            record_missing(plan, [planned.point for planned in boot.to_run], reason)
     jobs.finish(plan)
 
 
