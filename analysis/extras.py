@@ -1,8 +1,9 @@
 """What probes and traces store in `record.extras`: the schema of each key, checked when read.
 
-Keys: `phases` (table 7), `kernels` (table 8), `decision_probe` (table 11), `attention_mass` (table 12),
-`output_margins` (a list of floats: top-1 minus top-2 logit at each output token), `draws` (sampled tokens by
-position) and `penalty` (what the server did with a repetition penalty).
+Keys: `phases` and `profiled_phases` (table 7), `kernels` and `kernel_trace` (table 8), `decision_probe`
+(table 11), `attention_mass` (table 12), `output_margins` (a list of floats: top-1 minus top-2 logit at each
+output token), `draws` (sampled tokens by position) and `penalty` (what the server did with a repetition
+penalty).
 """
 
 from __future__ import annotations
@@ -20,15 +21,24 @@ class _Extra(BaseModel):
 
 
 class Phases(_Extra):
-    """Mean wall time of the phases of one decode iteration; the three add up to `iteration_ms`."""
+    """Mean wall time of the phases of one decode iteration: what is in none of the three is unattributed."""
 
     source: str = Field(description="nsys | torch | engine: what took the times")
+    clock: str = Field(default="", description="of source engine: host | cuda_events")
     iterations: int = Field(ge=1, description="steady decode iterations averaged over")
     verify_base_ms: float = Field(ge=0, description="the target's verify forward")
-    verify_overhead_ms: float = Field(ge=0, description="tree build, sampling, bookkeeping")
+    verify_overhead_ms: float = Field(ge=0, description="tree build, slots and indices, sampling, commit")
     draft_ms: float = Field(ge=0, description="draft forwards, draft extend and the draft's index build")
     draft_extend_ms: float | None = Field(default=None, ge=0, description="part of draft_ms: the extend")
-    iteration_ms: float = Field(ge=0)
+    draft_index_ms: float | None = Field(default=None, ge=0, description="part of draft_ms: index builds")
+    draft_forward_ms: list[float] = Field(
+        default_factory=list, description="each draft decode forward; one for all that a CUDA graph holds"
+    )
+    unattributed_ms: float = Field(default=0.0, description="the scheduler between iterations, and the rest")
+    iteration_ms: float = Field(ge=0, description="from the beginning of one iteration to that of the next")
+    parts_ms: dict[str, float] = Field(default_factory=dict, description="by part, see harness.phases")
+    accepted_mean: float | None = Field(default=None, ge=0, description="drafts accepted a step and request")
+    context_tokens_mean: float | None = Field(default=None, ge=0)
 
     @property
     def overhead_percent(self) -> float:
@@ -41,9 +51,26 @@ class Kernel(_Extra):
     """One kernel (or operator, without a GPU), averaged over the traced iterations."""
 
     name: str
-    phase: str = Field(description="draft | draft_extend | verify | other")
+    kind: str = Field(default="", description="what it does, see analysis.traces.classes")
+    phase: str = Field(description="draft | draft_extend | verify | overhead | other")
     calls_per_iteration: float = Field(ge=0)
     us_per_iteration: float = Field(ge=0, description="time busy, microseconds")
+
+
+class KernelTrace(_Extra):
+    """The capture that `kernels` come from, means of an iteration in microseconds."""
+
+    source: str = Field(description="nsys | torch")
+    file: str = ""
+    problem: str = Field(default="", description="why there are no kernels; empty where there are")
+    iterations: int = Field(default=0, ge=0, description="0: none marked, the times are the whole capture's")
+    attribution: str = ""
+    busy_us: dict[str, float] = Field(default_factory=dict, description="by phase; overlaps count once")
+    busy_us_all: float = Field(default=0.0, ge=0)
+    unattributed_us: float = Field(default=0.0, ge=0, description="busy with what no part launched")
+    classes_us: dict[str, float] = Field(default_factory=dict, description="of the draft, by kernel class")
+    missing: list[str] = Field(default_factory=list, description="what the capture lacks")
+    warnings: list[str] = Field(default_factory=list)
 
 
 class WindowDecision(_Extra):

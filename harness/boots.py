@@ -17,6 +17,7 @@ from harness.measure import probes
 from harness.measure.besides import Audits, ask_besides
 from harness.measure.inputs import InputStore
 from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
+from harness.measure.profile import profile
 from harness.measure.protocol import TimedRun, timed_run, warm_up
 from harness.measure.validity import check_completion_tokens, check_prompt_tokens
 from harness.models.architecture import architecture_at
@@ -192,6 +193,9 @@ def _measure(
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
     try:
+        if isinstance(server, Server) and server.spec.profiler is not None:
+            context.view.phase("profile", point)
+            made[0].extras |= profile(server, point, prompt, run, context.stall_limit_s)
         made[0].extras |= ask_besides(server, point, prompt, run, context.stall_limit_s, audits)
     except ServerError as error:
         _spoil(made[0], str(error))

@@ -53,6 +53,23 @@ class Client:
                 f"the server refused to flush its cache: {response.text[:200]}", "request_error"
             )
 
+    def start_profile(self, **options: Any) -> None:
+        """Arm the server's profiler; see SGLang's /start_profile for the options.
+
+        Raises:
+            ServerError: it refused or did not answer.
+        """
+        try:
+            response = self._session.post(
+                self.base_url + "/start_profile", json=options, timeout=SHORT_TIMEOUT_S
+            )
+        except requests.RequestException as error:
+            raise ServerError(f"the server did not start its profiler: {_short(error)}") from error
+        if response.status_code != requests.codes.ok:
+            raise ServerError(
+                f"the server refused to start its profiler: {response.text[:200]}", "request_error"
+            )
+
     def generate(
         self,
         input_ids: Sequence[Sequence[int]],

@@ -14,6 +14,7 @@ from harness.engine.cpu.environment import cpu_environment, cpu_server_arguments
 from harness.engine.probes.settings import NATIVE_ONLY, Kind, ProbeSettings
 from harness.engine.settings import EngineSettings
 from harness.points import WINDOWED_ARMS, Arm
+from harness.server import profilers
 from harness.server.containers import Container
 
 
@@ -103,6 +104,8 @@ class ServerSpec:
         variables = {"SGLANG_PLUGINS": "windowed_mtp"}
         if self.device == "cpu":
             variables |= cpu_environment(threads=self.threads or 1, tp=self.tp, dtype=self.dtype)
+        if self.profiler is not None:
+            variables |= profilers.VARIABLES
         variables |= self.engine_settings().environment()
         return variables | self.probe_settings(probe_directory).environment()
 
