@@ -187,7 +187,8 @@ def unsupported(arguments: Any) -> list[str]:
         reasons.append("the server does not speculate (add --speculative-algorithm NEXTN)")
     if (arguments.speculative_eagle_topk or 1) != 1:
         reasons.append("it follows chains, not trees: use --speculative-eagle-topk 1")
-    if arguments.device != "cpu" and not arguments.disable_cuda_graph:
+    graphs = (arguments.cuda_graph_config.decode, arguments.cuda_graph_config.prefill)
+    if any(phase.backend != "disabled" for phase in graphs):
         reasons.append("forwards inside a CUDA graph cannot be looked at: add --disable-cuda-graph")
     if arguments.disaggregation_mode != "null":
         reasons.append("disaggregated prefill is not supported")

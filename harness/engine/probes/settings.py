@@ -34,8 +34,9 @@ class ProbeSettings:
         kind: what is recorded; `off` registers nothing.
         directory: where each rank writes its lines, an absolute path that the server can write to.
         windows: (W, n_sink) pairs in tokens, the point's own first.
-        max_steps: decode steps of one run that are probed; a trace records all.
-        warm_steps: decode steps of a run that are left out first.
+        max_steps: draft forwards that a probe of the native draft looks at after a prefill; a trace records
+            all iterations.
+        warm_steps: draft forwards that it leaves out before.
         nvtx: also mark each part as an NVTX range, for a profiler to see.
 
     Raises:
@@ -45,8 +46,8 @@ class ProbeSettings:
     kind: Kind = "off"
     directory: str = ""
     windows: tuple[tuple[int, int], ...] = ()
-    max_steps: int = 64
-    warm_steps: int = 8
+    max_steps: int = 512
+    warm_steps: int = 0
     nvtx: bool = False
 
     def __post_init__(self) -> None:
