@@ -53,15 +53,19 @@ def summarise(study: Study) -> Summary:
 
 
 def _agreement(site: Site) -> list[str]:
-    """One sentence a pair of arms, over all inputs and contexts."""
-    by_pair: dict[tuple[str, str], list[ArmPair]] = {}
+    """One sentence a pair of arms and a precision, over all inputs and contexts."""
+    by_pair: dict[tuple[str, float, str, str], list[ArmPair]] = {}
     for pair in arm_pairs(site.group) if site.group else []:
-        by_pair.setdefault((pair.first, pair.second), []).append(pair)
+        setting = pair.setting
+        by_pair.setdefault((setting.precision, setting.penalty, pair.first, pair.second), []).append(pair)
     out = []
-    for (first, second), pairs in by_pair.items():
+    for (precision, penalty, first, second), pairs in by_pair.items():
         prompts, same = sum(p.prompts for p in pairs), sum(p.identical for p in pairs)
         places = [place for p in pairs for place in p.first_differences]
-        text = f"{site.model}: {first} and {second} give the same tokens for {same} of {prompts} prompts"
+        how = precision if penalty == 1 else f"{precision}, repetition penalty {penalty:g}"
+        text = (
+            f"{site.model} ({how}): {first} and {second} give the same tokens for {same} of {prompts} prompts"
+        )
         out.append(f"{text}, the earliest difference at token {min(places)}." if places else f"{text}.")
     return out
 

@@ -1,11 +1,8 @@
-"""Acceptance and outputs: tables 9 and 10, and whether outputs agree over the arms."""
+"""Acceptance: tables 9 and 10."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from analysis.acceptance import PositionAcceptance, acceptance_length, conditional_acceptance
-from analysis.equivalence import arm_pairs
 from analysis.estimators import Estimate
 from analysis.study import Cell, Study, accept_length, counted, pooled, pooled_ratio, tpot_ms, why_missing
 from analysis.tables.base import (
@@ -122,36 +119,5 @@ def table_10(study: Study) -> Table:
                 tpot_ms=valued(
                     pooled(native, tpot_ms), site.claim("table_2", task, "native", "tpot", context)
                 ),
-            )  # fmt: skip
-    return table
-
-
-def _places(places: tuple[int, ...]) -> str:
-    return f"median {np.median(places):.0f}, earliest {min(places)}" if places else "none"
-
-
-def lossless(study: Study) -> Table:
-    """Greedy outputs over pairs of arms: identical, or where they first differ."""
-    table = Table(
-        "lossless",
-        "Losslessness: greedy outputs of all arms",
-        [*_SITE, Column("task", "input"), Column("pair", "arms"), Column("prompts", "prompts"),
-         Column("identical", "identical"), Column("tokens", "tokens"),
-         Column("first_difference", "first difference (tokens)"), Column("margin", "margin there, logits")],
-        header(study, "Dense against native is the verifier's own arithmetic noise: the yardstick for "
-                      "native against ring. In exact arithmetic all arms agree."),
-    )  # fmt: skip
-    for site in sites(study):
-        for pair in arm_pairs(site.group) if site.group else []:
-            places = pair.first_differences
-            table.add(
-                model=site.model, hardware=site.hardware, context_tokens=pair.context_tokens,
-                task=pair.task, pair=f"{pair.first} / {pair.second}", prompts=pair.prompts,
-                identical=pair.identical, tokens=pair.tokens,
-                first_difference=_places(places),
-                margin=Value(
-                    Estimate(float(np.median(pair.margins)), n=len(pair.margins)) if pair.margins else None,
-                    note="" if not places else "not recorded",
-                ) if places else "-",
             )  # fmt: skip
     return table
