@@ -42,8 +42,10 @@ class HardwareConfig:
     """The machine a study runs on."""
 
     name: str = MISSING
+    # cuda | cpu
     device: str = "cuda"
     gpus: int = 1
+    # A word of the GPUs' product name; a server on others is refused, lest a record name the wrong GPU.
     gpu_name_contains: str = ""
     memory_gib: float | None = None
     # Peak memory bandwidth by the vendor's data sheet, for floors.
@@ -52,6 +54,7 @@ class HardwareConfig:
     threads: int | None = None
     mem_fraction_static: float | None = None
     mem_fraction_static_batch: float | None = None
+    # Attention backend of the target.
     target_backend: str = MISSING
     # Attention backend of the draft by arm.
     draft_backend: dict[str, str] = field(default_factory=dict)
@@ -102,20 +105,31 @@ class RunConfig:
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     input: InputConfig = field(default_factory=InputConfig)
+    # dense | native | windowed | ring
     arm: str = "ring"
+    # d = gamma + 1, the most tokens a step can emit; 1 for dense.
     depth: int = 7
-    # None: the model's default.
+    # W, the most recent keys the draft may read. None: the model's default, as for the next two.
     window: int | None = None
+    # The first keys, which the draft may always read.
     sink: int | None = None
+    # S, prompt tokens as the server counts them.
     context: int | None = None
+    # B, copies of the prompt that decode together.
     batch: int = 1
+    # Tensor parallelism: GPUs (on a CPU: processes) of one server.
     tp: int = 1
+    # Precision of both KV pools: bfloat16 | fp8_e4m3 | float32 (CPU).
     kv_dtype: str = "bfloat16"
+    # Most tokens of an output.
     max_new_tokens: int = 512
+    # 1 is none.
     repetition_penalty: float = 1.15
     # 0 is greedy.
     temperature: float = 0.0
+    # Go on to max_new_tokens whatever the model says.
     ignore_eos: bool = False
+    # Run the draft's prefill only on tokens whose KV it can read later (windowed and ring).
     prune_draft_prefill: bool = False
     # None: what conf/hardware names for the arm.
     draft_backend: str | None = None
@@ -129,10 +143,13 @@ class RunConfig:
     profile: str = "auto"
     # Batches of one sweep share the prefill of the largest (see docs/sweeps.md).
     share_prefill: bool = False
+    # Of the prompt; a point of another seed is another point.
     seed: int = 0
+    # Timed runs of each point.
     repeats: int = 1
-    # none | failed | all: which finished points are measured again
+    # Which finished points are measured again: none | failed | all.
     retry: str = "failed"
+    # Where records, plans and logs go.
     results: str = "results"
     # Set by conf/experiment/: which points a study needs (see docs/sweeps.md).
     experiment: dict[str, Any] | None = None

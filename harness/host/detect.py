@@ -34,12 +34,13 @@ def profile_for(gpu_names: Sequence[str]) -> str:
     return profile
 
 
+def is_called(gpu_name: str, part: str) -> bool:
+    """Whether a product name has `part` as a word: an `NVIDIA GH200` is no `H200`."""
+    return part.upper() in gpu_name.upper().replace("-", " ").replace("_", " ").split()
+
+
 def _profile(gpu_name: str) -> str | None:
-    words = gpu_name.upper().replace("-", " ").replace("_", " ").split()
-    for part, profile in _PROFILES:
-        if part in words:
-            return profile
-    return None
+    return next((profile for part, profile in _PROFILES if is_called(gpu_name, part)), None)
 
 
 def detect_hardware() -> str:

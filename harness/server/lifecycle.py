@@ -16,7 +16,8 @@ from typing import Any
 
 from harness import schedlog
 from harness.errors import ServerError
-from harness.host.gpu import memory_used_mib, wait_for_baseline
+from harness.host.detect import is_called
+from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
 from harness.server.client import Client
@@ -119,6 +120,7 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self._offset = self.log_size()  # an older server's log may lie there
         if self.spec.device != "cpu":
+            _require_gpus(self.spec.gpu_name_contains)
             self._memory_before = memory_used_mib()
         self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
@@ -239,6 +241,17 @@ class Server:
                 "package installed in the server's environment? `python -m harness.doctor` tells",
                 Outcome.INVALID,
             )
+
+
+def _require_gpus(part: str) -> None:
+    """A record must not name another GPU than it was measured on; a machine without NVML is not judged."""
+    others = sorted({name for name in gpu_names() if not is_called(name, part)})
+    if part and others:
+        raise ServerError(
+            f"the hardware profile is for {part} GPUs and this machine has {', '.join(others)}: choose the "
+            "profile by hardware=, or leave it out to have it detected",
+            Outcome.INVALID,
+        )
 
 
 def without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:

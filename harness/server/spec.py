@@ -23,6 +23,7 @@ class ServerSpec:
     """Settings of one server; equal specs can share a server.
 
     `context_length` is the server's admission limit in tokens, not the prompt's length.
+    `gpu_name_contains` is part of the product name of the GPUs that the numbers will be said to come from.
     `max_total_tokens` fixes the KV pool; None lets `mem_fraction_static` (or the engine) size it.
     `probe` names what the server records besides (see `harness.engine.probes`), `probe_windows` the
     (W, n_sink) pairs that it compares with, `profiler` what takes kernel times of a trace: torch or nsys.
@@ -46,6 +47,7 @@ class ServerSpec:
     mem_fraction_static: float | None = None
     prune_draft_prefill: bool = False
     threads: int | None = None
+    gpu_name_contains: str = ""
     trust_remote_code: bool = False
     python: str = sys.executable
     extra_arguments: tuple[str, ...] = ()

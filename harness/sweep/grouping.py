@@ -166,6 +166,7 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
         mem_fraction_static=fraction,
         prune_draft_prefill=first.prune_draft_prefill,
         threads=hardware.threads,
+        gpu_name_contains=hardware.gpu_name_contains,
         trust_remote_code=config.model.trust_remote_code,
         python=config.server.python or sys.executable,
         extra_arguments=(

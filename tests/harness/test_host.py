@@ -14,6 +14,10 @@ import pytest
 from harness.errors import ConfigError, ServerError
 from harness.host import environment, gpu
 from harness.host.detect import detect_hardware, profile_for
+from harness.records import Outcome
+from harness.server.lifecycle import Server
+from harness.server.spec import ServerSpec
+from tests.harness.test_spec import BASE
 
 MIB = 1 << 20
 
@@ -221,3 +225,12 @@ def test_git_state_of_a_checkout(tmp_path, monkeypatch):
 def test_without_git(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert environment.git_state(tmp_path) is None
+
+
+def test_a_profile_of_other_gpus_is_refused_before_a_server_starts(nvml, tmp_path):
+    spec = ServerSpec(**BASE, gpu_name_contains="H100")
+    server = Server(spec, tmp_path / "server.log")
+    with pytest.raises(ServerError, match=r"for H100 GPUs and this machine has NVIDIA B200") as caught:
+        server.start()
+    assert caught.value.kind is Outcome.INVALID
+    assert not (tmp_path / "server.log").exists()

@@ -1,0 +1,83 @@
+"""What the documents say can be followed: links lead on, commands compose, generated pages are current."""
+
+import re
+import runpy
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from harness.sweep import multirun
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_MENTION = re.compile(r"`((?:docs|conf|harness|analysis|generators|tests|benchmarks|results)/[\w./]*\w/?)`")
+_BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PLACEHOLDER = re.compile(r"\.\.\.|\b[A-Z]{3,}\b|/path/")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_and_named_paths_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for target, _ in _LINK.findall(text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page}: {target}"
+    for target in _MENTION.findall(text):
+        assert (ROOT / target).exists() or target.startswith("results/"), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("name", ["configuration.md", "records.md", "experiments.md"])
+def test_generated_pages_are_current(name):
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()[name]
+    assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == made, "run `python docs/generate.py`"
+
+
+def commands():
+    for page in PAGES:
+        for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True) if line.count("'") % 2 == 0 else []
+                if words:
+                    yield page.name, line.strip(), words
+
+
+HARNESS = [
+    pytest.param(words[words.index("-m") + 2 :], id=f"{page}: {line[:60]}")
+    for page, line, words in commands()
+    if "-m" in words and words[words.index("-m") + 1] in ("harness", "harness.plan")
+    if not _PLACEHOLDER.search(line.partition("#")[0]) and "|" not in line
+]
+
+
+def test_there_are_commands_to_check():
+    assert len(HARNESS) >= 5
+
+
+@pytest.mark.parametrize("words", HARNESS)
+def test_commands_of_the_harness_compose(words, tmp_path):
+    overrides = [w for w in words if not w.startswith("-") and not w.startswith(("hydra/", "hydra."))]
+    if not any(word.startswith("hardware=") for word in overrides):
+        overrides.append("hardware=cpu")
+    overrides = [word for word in overrides if not word.startswith("results=")]
+    assert multirun.plan_of(multirun.normalised([*overrides, f"results={tmp_path}"])).points
+
+
+def test_make_targets_that_documents_name_exist():
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    patterns = [
+        re.compile(t.replace("%", r"[\w-]+") + r"$")
+        for t in re.findall(r"^([\w%-]+)(?=[\w %-]*:)", rules, re.M)
+    ]
+    patterns += [
+        re.compile(t + "$") for line in re.findall(r"^([\w -]+):", rules, re.M) for t in line.split()
+    ]
+    named = {
+        t for page in PAGES for t in re.findall(r"\bmake ([a-z][\w-]*)", page.read_text(encoding="utf-8"))
+    }
+    code = {t for _, _, words in commands() for w, t in pairwise(words) if w == "make"}
+    missing = [t for t in code if not any(p.match(t) for p in patterns)]
+    assert not missing
+    assert "demo" in named
