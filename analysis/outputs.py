@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 _MIN_TOKENS = 24
 _MAX_PERIOD = 64
 _MIN_REPEATS = 3
@@ -16,11 +19,24 @@ _TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Repetition:
-    """Verdict of the screen: `ok`, `loop` (its period, the tokens it covers) or `too_short_to_judge`."""
+    """Verdict of the screen.
+
+    Attributes:
+        verdict: `loop` for one that reaches the output's end, `ok`, or `too_short_to_judge`.
+        period: tokens of one turn of that loop.
+        loop_tokens: tokens it covers.
+        coverage: share of all tokens that lie in loops, also in those that the output left again.
+    """
 
     verdict: str
     period: int = 0
     loop_tokens: int = 0
+    coverage: float = 0.0
+
+    @property
+    def inflates(self) -> bool:
+        """Enough of the output repeats to make drafting too easy: acceptance length and TPOT are off."""
+        return self.verdict == "loop" or self.coverage >= _MIN_SHARE
 
     def __str__(self) -> str:
         return f"loop(period={self.period})" if self.verdict == "loop" else self.verdict
@@ -35,12 +51,27 @@ def screen_repetition(ids: Sequence[int]) -> Repetition:
     n = len(ids)
     if n < _MIN_TOKENS:
         return Repetition("too_short_to_judge")
+    inside = _in_loops(ids)
     for period in range(1, min(_MAX_PERIOD, n // _MIN_REPEATS) + 1):
         run = _run_length(ids, period)
         enough = max(_MIN_REPEATS * period, _MIN_LOOP_TOKENS, int(_MIN_SHARE * n))
         if run >= enough:
-            return Repetition("loop", period, run)
-    return Repetition("ok")
+            inside[n - run :] = True
+            return Repetition("loop", period, run, float(inside.mean()))
+    return Repetition("ok", coverage=float(inside.mean()))
+
+
+def _in_loops(ids: Sequence[int]) -> NDArray[np.bool_]:
+    """Which tokens lie in an exact cycle anywhere: 3 turns and 16 tokens at least."""
+    values = np.asarray(ids)
+    inside = np.zeros(values.size, dtype=np.bool_)
+    for period in range(1, min(_MAX_PERIOD, values.size // _MIN_REPEATS) + 1):
+        same = np.concatenate(([False], values[period:] == values[:-period], [False]))
+        starts, ends = np.flatnonzero(np.diff(same.astype(np.int8))).reshape(-1, 2).T
+        for start, end in zip(starts, ends, strict=True):
+            if end - start + period >= max(_MIN_REPEATS * period, _MIN_LOOP_TOKENS):
+                inside[start : end + period] = True
+    return inside
 
 
 def _run_length(ids: Sequence[int], period: int) -> int:

@@ -174,11 +174,14 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
 
 
 def _loops(record: Record) -> Iterator[Reason]:
-    loops = [v for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
+    loops = [v for r in record.requests if (v := screen_repetition(r.output_ids)).inflates]
     if loops:
-        kinds = ", ".join(sorted({str(v) for v in loops}))
-        text = f"{len(loops)} of {len(record.requests)} outputs repeat themselves ({kinds}): AL is inflated"
-        yield Reason("looping", text, "acceptance")
+        kinds = ", ".join(sorted({str(v) if v.verdict == "loop" else "loop left again" for v in loops}))
+        covered = max(v.coverage for v in loops)
+        text = (
+            f"{len(loops)} of {len(record.requests)} outputs repeat themselves ({kinds}, {covered:.0%} of it)"
+        )
+        yield Reason("looping", f"{text}: AL is inflated", "acceptance")
 
 
 def _agreement(record: Record) -> Iterator[Reason]:

@@ -39,6 +39,28 @@ def test_a_loop_with_a_counter_in_it_is_a_loop() -> None:
     assert screen_repetition(ids).verdict == "loop"
 
 
+@pytest.mark.parametrize(
+    ("ids", "coverage", "inflates"),
+    [
+        (healthy(40), 0.0, False),
+        (healthy(20) + [77] * 60, 0.75, True),
+        (healthy(64) + [5, 6, 7] * 12, 0.36, True),
+        # Left again, but half of the tokens came for free.
+        ([1, 2] * 30 + healthy(60), 0.5, True),
+        (healthy(40) + [1, 2] * 10 + healthy(140, seed=500), 0.1, False),
+        (healthy(30) + [4] * 10 + healthy(30, seed=500), 0.0, False),
+        # Two loops of different periods, one after the other.
+        ([9] * 20 + healthy(60) + [1, 2, 3, 4] * 5, 0.4, True),
+        ([1, 2, 3], 0.0, False),
+    ],
+    ids=["healthy", "tail", "late", "left", "little", "few", "two", "short"],
+)
+def test_coverage(ids: list[int], coverage: float, inflates: bool) -> None:
+    found = screen_repetition(ids)
+    assert found.coverage == pytest.approx(coverage, abs=0.02)
+    assert found.inflates == inflates
+
+
 def test_first_difference() -> None:
     assert compare_outputs([1, 2, 3], [1, 2, 3]).identical
     assert compare_outputs([1, 2, 3], [1, 9, 3]).first_difference == 1
