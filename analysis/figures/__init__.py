@@ -1,4 +1,4 @@
-"""The paper's figures 2 to 5 and five more, from records."""
+"""The paper's figures 2 to 5 and more, from records."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     "memory": ("draft_kv_share", "pools larger than the log's rounding"),
     "step": ("step_by_context", "a valid record"),
     "context": ("acceptance_by_context", "speculative arms"),
+    "distance": ("attention_by_distance", "records of the attention-mass probe"),
+    "decision": ("decision_margins", "records of the decision probe"),
 }
 
 
@@ -35,14 +37,15 @@ def make(name: str, study: Study) -> Figure | None:
     Raises:
         ConfigError: no such figure.
     """
-    from analysis.figures import base, more, paper  # noqa: PLC0415  (matplotlib)
+    from analysis.figures import base, more, paper, probes  # noqa: PLC0415  (matplotlib)
 
     short = name.removeprefix("figure_").removeprefix("figure-")
     makers: dict[str, Callable[[Study], Figure | None]] = {
         "2": paper.figure_2, "3": paper.figure_3, "4": paper.figure_4, "5": paper.figure_5,
         "fit": more.latency_fit, "dose": more.dose_response, "decomposition": more.decomposition,
         "memory": more.memory_share, "context": more.acceptance_by_context,
-        "step": more.step_by_context,
+        "step": more.step_by_context, "distance": probes.attention_by_distance,
+        "decision": probes.decision_margins,
     }  # fmt: skip
     if short not in makers:
         raise ConfigError(f"there is no figure {name!r}: choose one of {', '.join(FIGURES)}")

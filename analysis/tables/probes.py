@@ -1,11 +1,10 @@
-"""Traces and probes: tables 7, 8, 11 and 12, and the bandwidth floor."""
+"""Traces: tables 7 and 8, and the bandwidth floor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeVar
 
-from analysis.acceptance import wilson
 from analysis.bandwidth import floor_of
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, Kernel, Phases, read_extra, read_kernels
@@ -19,7 +18,7 @@ _KERNELS_SHOWN = 8
 T = TypeVar("T", Phases, DecisionProbe, AttentionMass)
 
 
-def _probed(site: Site, arm: str, key: str, kind: type[T]) -> Iterator[tuple[Cell, T]]:
+def probed(site: Site, arm: str, key: str, kind: type[T]) -> Iterator[tuple[Cell, T]]:
     """Cells of an arm that carry an extra, the last repeat of each context and depth."""
     found: dict[tuple[int, int, str], tuple[Cell, T]] = {}
     for cell in site.traced(arm):
@@ -43,7 +42,7 @@ def table_7(study: Study) -> Table:
     for site in sites(study):
         for arm in ("native", site.window_arm):
             paper_arm = "native" if arm == "native" else "windowed"
-            rows = list(_probed(site, arm, "phases", Phases))
+            rows = list(probed(site, arm, "phases", Phases))
             for cell, phases in rows:
                 n, p = phases.iterations, cell.point
                 said = site.claim("table_7", p.task, paper_arm, "speculation_overhead", p.context_tokens)
@@ -115,91 +114,6 @@ def _kernels(site: Site, arm: str) -> tuple[int | None, dict[str, Kernel]]:
         if kernels and cell.point.context_tokens >= (best[0] or 0):
             best = cell.point.context_tokens, kernels
     return best
-
-
-def table_11(study: Study) -> Table:
-    """Does the windowed read change the draft's top-1 proposal?"""
-    table = Table(
-        "table_11",
-        "Table 11: decision probe",
-        [*_SITE, Column("depth", "d"), Column("steps", "steps"), Column("agree_percent", "agree %", 1),
-         Column("flip_percent", "flip %", 1), Column("margin_mean", "margin, all steps"),
-         Column("margin_at_flip", "margin at flips"), Column("router_jaccard", "router overlap")],
-        header(study, "Margins: top-1 minus top-2 logit of the full read. Brackets: 95 % Wilson intervals."),
-    )  # fmt: skip
-    for site in sites(study):
-        rows = list(_probed(site, "native", "decision_probe", DecisionProbe))
-        for cell, probe in rows:
-            p = cell.point
-            low, high = wilson(probe.agreeing_steps, probe.steps)
-            share = 100 * probe.agreeing_steps / probe.steps
-            agree = Estimate(share, 100 * low, 100 * high, probe.steps)
-            flip = Estimate(100 - share, 100 - 100 * high, 100 - 100 * low, probe.steps)
-            table.add(
-                model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, depth=p.depth,
-                steps=probe.steps,
-                agree_percent=Value(
-                    agree, site.claim("table_11", p.task, "native", "decision_agreement", p.context_tokens)
-                ),
-                flip_percent=Value(flip),
-                margin_mean=_known(site, probe.margin_mean, p.task, "margin_mean", p.context_tokens),
-                margin_at_flip=_known(site, probe.margin_at_flip, p.task, "margin_at_flip", p.context_tokens),
-                router_jaccard=_known(site, probe.router_jaccard, p.task, "router_jaccard", p.context_tokens),
-            )  # fmt: skip
-        if not rows:
-            task = "niah_multiquery_enum"
-            said = {
-                name: site.claim("table_11", task, "native", quantity)
-                for name, quantity in (
-                    ("agree_percent", "decision_agreement"), ("margin_mean", "margin_mean"),
-                    ("margin_at_flip", "margin_at_flip"), ("router_jaccard", "router_jaccard"),
-                )
-            }  # fmt: skip
-            note = "not probed" if site.group else ""
-            table.add(model=site.model, hardware=site.hardware, depth=7,
-                      **{name: Value(None, found, note) for name, found in said.items()})  # fmt: skip
-    return table
-
-
-def _known(site: Site, value: float | None, task: str, quantity: str, context: int) -> Value:
-    said = site.claim("table_11", task, "native", quantity, context)
-    return Value(Estimate(value) if value is not None else None, said, "-")
-
-
-def table_12(study: Study) -> Table:
-    """Where the native draft's attention goes, and what windowing would change of its read-out."""
-    table = Table(
-        "table_12",
-        "Table 12: attention mass of the native draft",
-        [*_SITE, Column("depth", "d"), Column("steps", "steps"),
-         Column("in_window_percent", "in window %", 1),
-         Column("perturbation_percent", "read-out change %", 1), Column("tail_percent", "tail share %", 1),
-         Column("residual_share", "|W_o o| / |h|")],
-        header(study),
-    )  # fmt: skip
-    for site in sites(study):
-        rows = list(_probed(site, "native", "attention_mass", AttentionMass))
-        said = [
-            site.claim("table_12", "niah_multiquery_enum", "native", quantity)
-            for quantity in ("in_window_mass", "window_perturbation")
-        ]
-        for cell, mass in rows:
-            p, n = cell.point, mass.steps
-            paper = said if 0.98e6 <= p.context_tokens <= 1.1e6 else [None, None]
-            residual = None if mass.residual_share is None else Estimate(mass.residual_share, n=n)
-            table.add(
-                model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, depth=p.depth,
-                steps=n, in_window_percent=Value(Estimate(100 * mass.in_window_mass, n=n), paper[0]),
-                perturbation_percent=Value(Estimate(100 * mass.perturbation, n=n), paper[1]),
-                tail_percent=Value(Estimate(100 * mass.tail_share, n=n)),
-                residual_share=Value(residual, note="-"),
-            )  # fmt: skip
-        if not rows:
-            note = "not probed" if site.group else ""
-            table.add(model=site.model, hardware=site.hardware, depth=5,
-                      in_window_percent=Value(None, said[0], note),
-                      perturbation_percent=Value(None, said[1], note))  # fmt: skip
-    return table
 
 
 def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
