@@ -37,7 +37,8 @@ def decision_record(**point: Any) -> Record:
 def mass_record(**point: Any) -> Record:
     operating = {
         "window_tokens": 4032, "sink_tokens": 64, "mass": 0.78,
-        "perturbation": 0.15, "perturbation_joint": 0.14, "tail_share": 0.2, "tail_share_joint": 0.19, "tail_keys": 1000, "tail_entropy_nats": 3.4538776,
+        "perturbation": 0.15, "perturbation_joint": 0.14,
+        "tail_share": 0.2, "tail_share_joint": 0.19, "tail_keys": 1000, "tail_entropy_nats": 3.4538776,
         "tail_participation_keys": 20.0,
     }  # fmt: skip
     mass = {
