@@ -11,26 +11,25 @@ import re
 from harness.phases import INDEX_BUILDS, base_part
 
 INDEX, DECODE, EXTEND, ATTENTION = "index build", "attention decode", "attention extend", "attention"
-MOE, NORM, COPY, MATMUL, OTHER = "MoE", "norm", "copy", "matmul", "other"
-CLASSES = (INDEX, DECODE, EXTEND, ATTENTION, MOE, NORM, COPY, MATMUL, OTHER)
+RECURRENT, MOE, NORM, COPY, MATMUL = "recurrent", "MoE", "norm", "copy", "matmul"
+COMMUNICATION, OTHER = "communication", "other"
+CLASSES = (INDEX, DECODE, EXTEND, ATTENTION, RECURRENT, MOE, NORM, COPY, MATMUL, COMMUNICATION, OTHER)
 
-# The first that matches counts, so that the more telling names stand first.
-_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        (
-            INDEX,
-            r"kv_ind(ices|ptr)|compact_table|cache_locs?(\b|_)|req_to_token|page_table|block_table",
-        ),
-        (MOE, r"moe|expert|top_?k_?gating|topk_softmax|grouped_?gemm|bmm_.*swiglu|routing"),
-        (ATTENTION, r"attention|attn|flash|fmha|mha_|batch(decode|prefill)|paged(kv|params)|merge_state"),
-        (ATTENTION, r"_fwd_(grouped_)?kernel(_stage\d)?|gdn|delta_rule|mamba|ssm|causal_conv"),
-        (NORM, r"norm"),
-        (COPY, r"memcpy|memset|copy|aten::(cat|clone|to|_to_copy|contiguous|fill_|zero_|index_put_?)\b"),
-        (COPY, r"catarraybatched|fillfunctor"),
-        (MATMUL, r"gemm|gemv|matmul|nvjet|cutlass|cublas|xmma|splitk|aten::(linear|mm|bmm|addmm|einsum)\b"),
-    )
+# The first that matches counts: the more telling names stand first. Copies hold gathers and fills.
+_NAMES: tuple[tuple[str, str], ...] = (
+    (INDEX, r"kv_ind(ices|ptr)|compact_table|cache_locs?(\b|_)|req_to_token|page_table|block_table"),
+    (COMMUNICATION, r"nccl|all_?reduce|all_?gather|reduce_?scatter|cross_device|gloo|c10d::"),
+    (MOE, r"moe|expert|top_?k_?gating|topk_softmax|grouped_?gemm|bmm_.*swiglu|routing"),
+    (NORM, r"norm"),
+    (RECURRENT, r"gdn|delta_rule|gated_delta|mamba|ssm|causal_conv"),
+    (ATTENTION, r"attention|attn|flash_fwd|flash::|fmha|batch(decode|prefill)|paged(kv|params)"),
+    (ATTENTION, r"_fwd_(grouped_)?kernel(_stage\d)?|merge_state|scaled_dot_product"),
+    (COPY, r"memcpy|memset|copy|catarraybatched|fillfunctor|index_?select|gather"),
+    (COPY, r"aten::(cat|stack|clone|to|contiguous|fill_|zero_|zeros|full|index|index_put_?)(\s|$)"),
+    (MATMUL, r"gemm|gemv|matmul|nvjet|cutlass|cublas|xmma|splitk"),
+    (MATMUL, r"aten::(linear|mm|bmm|addmm|einsum)(\s|$)"),
 )
+_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _NAMES)
 
 
 def class_of(name: str, part: str = "", detail: str = "") -> str:
@@ -44,7 +43,7 @@ def class_of(name: str, part: str = "", detail: str = "") -> str:
     part = base_part(part)
     if part in INDEX_BUILDS or part == "verify_index":
         return INDEX
-    found = next((kind for kind, pattern in _NAMES if pattern.search(f"{name} {detail}")), OTHER)
+    found = next((kind for kind, pattern in _PATTERNS if pattern.search(f"{name} {detail}")), OTHER)
     if found != ATTENTION:
         return found
     if part.startswith("draft_extend"):
