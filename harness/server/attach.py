@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from harness import schedlog
 from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
 from harness.records import Outcome, Pool, ServerInfo
+from harness.server.arguments import API_KEY
 from harness.server.client import Client
 from harness.server.lifecycle import Listener, Server, without_secrets
 from harness.server.spec import ServerSpec
@@ -21,6 +23,8 @@ _NEXTN = ("EAGLE", "NEXTN")
 @dataclass
 class RunningServer:
     """A server at a URL, measured as it is. Use like `Server`; leaving it stops nothing.
+
+    A server that wants an API key gets the one in the environment variable `WMTP_API_KEY`.
 
     Args:
         spec: what the points need; the server must be like it.
@@ -38,7 +42,7 @@ class RunningServer:
     _offset: int = 0
 
     def __post_init__(self) -> None:
-        self.client = Client(self.url)
+        self.client = Client(self.url, os.environ.get(API_KEY))
 
     def __enter__(self) -> RunningServer:
         """Read the arguments back.
