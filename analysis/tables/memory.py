@@ -1,76 +1,133 @@
-"""KV memory of target and draft, from the server's own log."""
+"""KV memory of target and draft, from the server's own log; and how many requests fit beside each other."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from analysis.estimators import Estimate
 from analysis.paper import FULL_ATTENTION_LAYERS, claim
-from analysis.study import Cell, Study
+from analysis.study import Cell, Group, Study
 from analysis.tables.base import Column, Table, Value, header, sites
+from harness.points import ARMS, Point
+from harness.records import Outcome, Pool, ServerInfo
 
 # The log rounds each of K and V to 0.01 GiB, so a pool's size is known to that much.
 _ROUNDING_BYTES = 10 << 20
 _WORTH_A_SHARE = 20 * _ROUNDING_BYTES
+_NOTES = (
+    "Bytes as the server logs them, rounded to 10 MiB (the draft pool of a windowed server: exactly). A "
+    "share is given where rounding cannot change it.",
+    "Tokens given back: what the target holds beyond what two full-length pools would hold in the same "
+    "memory, by the server's plugin; compare a native row of the same budget.",
+)
+_BATCH_NOTE = (
+    "Found by the sweep: the largest batch whose requests all ran together; at least that many where no "
+    "larger one was tried."
+)
+_FULL = frozenset({Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN})
+# Of a run that went wrong as a full pool makes it go wrong.
+_CROWDED = frozenset({"batch_not_reached", "retracted"})
 
 
 def memory(study: Study) -> Table:
-    """Both pools and the draft's share, native and ring; one row a distinct server setting."""
+    """Both pools and the draft's share; one row a distinct server setting."""
     table = Table(
         "memory",
-        "KV memory: the draft's share",
-        [Column("model", "model"), Column("hardware", "hardware"), Column("arm", "arm"), Column("batch", "B"),
+        "KV memory: the draft's share, and what a ring gives back",
+        [Column("model", "model"), Column("hardware", "hardware"), Column("arm", "arm"),
+         Column("budget", "sized by"), Column("requests", "requests at most"),
          Column("target_tokens", "target tokens"), Column("target_mib", "target MiB", 1),
          Column("draft_tokens", "draft tokens"), Column("draft_mib", "draft MiB", 3),
-         Column("draft_percent", "draft share %", 2), Column("architecture_percent", "1/(F+1) %", 2)],
-        header(study, "Bytes as the server logs them (rounded to 10 MiB; the ring's draft pool exactly). "
-                      "A share is given where rounding cannot change it."),
+         Column("draft_percent", "draft share %", 2), Column("architecture_percent", "1/(F+1) %", 2),
+         Column("tokens_back", "tokens given back"), Column("tokens_back_percent", "more tokens %", 2)],
+        header(study, *_NOTES),
     )  # fmt: skip
     for site in sites(study):
+        said = claim("memory", site.paper, "all", "native", "draft_share_of_kv")
         seen: set[tuple[object, ...]] = set()
-        layers = FULL_ATTENTION_LAYERS.get(site.paper or "")
-        architecture = Value(Estimate(100 / (layers + 1)) if layers else None, note="F unknown")
         for cell in site.group.cells if site.group else ():
-            pools = {pool.role: pool for pool in cell.record.server.pools}
+            server, point = cell.record.server, cell.point
+            pools = {pool.role: pool for pool in server.pools}
             target, draft = pools.get("target"), pools.get("draft")
-            if target is None:
-                continue
-            key = (cell.point.arm, target.tokens, target.bytes, draft and (draft.tokens, draft.bytes))
-            if key in seen:
+            key = (point.arm, _sized_by(cell), server.max_running_requests, repr(server.pools))
+            if target is None or key in seen:
                 continue
             seen.add(key)
-            said = claim("memory", site.paper, "all", "native", "draft_share_of_kv")
+            back, of = tokens_given_back(server) or (None, None)
             table.add(
-                model=site.model, hardware=site.hardware, arm=cell.point.arm, batch=cell.point.batch,
+                model=site.model, hardware=site.hardware, arm=point.arm, budget=_sized_by(cell),
+                requests=server.max_running_requests,
                 target_tokens=target.tokens, target_mib=_mib(target.bytes),
                 draft_tokens=draft.tokens if draft else None,
                 draft_mib=_mib(draft.bytes) if draft else Value(None, note="no draft"),
-                draft_percent=_with_claim(draft_share(cell), said if cell.point.arm == "native" else None),
-                architecture_percent=architecture,
+                draft_percent=_with_claim(draft_share(cell), said if point.arm == "native" else None),
+                architecture_percent=architecture_share(server, site.paper),
+                tokens_back=back,
+                tokens_back_percent=Value(
+                    Estimate(100 * back / of) if back is not None and of else None, note="-"
+                ),
             )  # fmt: skip
         if site.group is None:
             table.add(
                 model=site.model, hardware=site.hardware, arm="native",
-                draft_percent=Value(None, claim("memory", site.paper, "all", "native", "draft_share_of_kv")),
-                architecture_percent=architecture,
+                draft_percent=Value(None, said),
+                architecture_percent=architecture_share(ServerInfo(), site.paper),
             )  # fmt: skip
     return table
 
 
+def _sized_by(cell: Cell) -> str:
+    """What decided the pools' size."""
+    budget, arguments = cell.point.kv_budget_mib, cell.record.server.arguments
+    if budget is not None:
+        return f"{budget} MiB"
+    if arguments.get("max_total_tokens"):
+        return "the requests" if cell.point.hardware == "cpu" else "a cap"
+    fraction = arguments.get("mem_fraction_static")
+    return f"fraction {fraction:g}" if isinstance(fraction, int | float) else "the engine"
+
+
+def tokens_given_back(server: ServerInfo) -> tuple[int, int] | None:
+    """Target tokens that a ring adds to those that native pools of the same memory hold, and these.
+
+    None for other arms.
+    """
+    report = server.engine_report
+    ours, native = report.get("target_tokens", ""), report.get("target_tokens_without_ring", "")
+    if not (ours.isdecimal() and native.isdecimal()):
+        return None
+    return int(ours) - int(native), int(native)
+
+
+def architecture_share(server: ServerInfo, paper: str | None) -> Value:
+    """Draft layers over draft and full-attention target layers, 1 / (F + 1) for one, in percent."""
+    full = server.architecture.get("full_attention_layers") or FULL_ATTENTION_LAYERS.get(paper or "")
+    draft = server.architecture.get("mtp_attention_layers") or 1
+    return Value(Estimate(100 * draft / (full + draft)) if full else None, note="F unknown")
+
+
 def draft_share(cell: Cell) -> Value:
     """Draft pool / (draft + target pool) in percent, the interval from the log's rounding."""
-    pools = {pool.role: pool.bytes for pool in cell.record.server.pools}
-    target, draft = pools.get("target"), pools.get("draft")
+    pools = {pool.role: pool for pool in cell.record.server.pools}
+    target, draft = _bytes(pools.get("target")), _bytes(pools.get("draft"))
     if "draft" not in pools:
         return Value(None, note="no draft")
     if target is None or draft is None or target < _WORTH_A_SHARE:
         return Value(None, note="pool smaller than the log's rounding")
+    known = "draft_pool_bytes" in cell.record.server.engine_report
+    slack = 0 if known else _ROUNDING_BYTES
     low, high = (
         100 * d / (d + t)
         for d, t in (
-            (max(0, draft - _ROUNDING_BYTES), target + _ROUNDING_BYTES),
-            (draft + _ROUNDING_BYTES, target - _ROUNDING_BYTES),
+            (max(0, draft - slack), target + _ROUNDING_BYTES),
+            (draft + slack, target - _ROUNDING_BYTES),
         )
     )
     return Value(Estimate(100 * draft / (draft + target), low, high))
+
+
+def _bytes(pool: Pool | None) -> int | None:
+    return pool.bytes if pool is not None else None
 
 
 def _with_claim(value: Value, said: object) -> Value:
@@ -81,3 +138,81 @@ def _with_claim(value: Value, said: object) -> Value:
 
 def _mib(size: int | None) -> Value:
     return Value(Estimate(size / (1 << 20)) if size is not None else None, note="unknown")
+
+
+# -- the largest batch --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """What a sweep over batch sizes found for one arm.
+
+    `ran` is the largest batch that ran as asked (0 for none), `failed` the smallest above it that did not,
+    `why` its reason in the record's words; `failed` None means that no larger one was tried.
+    """
+
+    point: Point
+    ran: int
+    failed: int | None
+    why: str
+
+
+def largest_batches(group: Group) -> list[LargestBatch]:
+    """One for each arm, context, depth, window, precision, TP and budget that has two batch sizes or more."""
+    found: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in group.cells:
+        p = cell.point
+        if p.probe is None and not p.temperature:
+            key = (p.context_tokens, p.kv_budget_mib or 0, ARMS.index(p.arm), p.depth, p.window_tokens or 0,
+                   p.sink_tokens or 0, p.dtype, p.kv_dtype, p.tp, p.max_new_tokens)  # fmt: skip
+            found.setdefault(key, []).append(cell)
+    out = []
+    for _, cells in sorted(found.items()):
+        if len({cell.point.batch for cell in cells}) < 2:
+            continue
+        ran = max((cell.point.batch for cell in cells if _ran(cell)), default=0)
+        above = [cell for cell in cells if cell.point.batch > ran and _was_full(cell)]
+        first = min(above, key=lambda cell: cell.point.batch, default=None)
+        why = (first.record.reason or first.verdict.text) if first else ""
+        out.append(LargestBatch(cells[0].point, ran, first.point.batch if first else None, why))
+    return out
+
+
+def _ran(cell: Cell) -> bool:
+    """All requests ran together, whatever else is wrong with the record."""
+    return cell.record.outcome is Outcome.OK and not _was_full(cell)
+
+
+def _was_full(cell: Cell) -> bool:
+    return cell.record.outcome in _FULL or any(reason.code in _CROWDED for reason in cell.verdict.reasons)
+
+
+def batches(study: Study) -> Table:
+    """The largest batch of each arm in the same memory: figure 4's one more request."""
+    table = Table(
+        "batches",
+        "Requests that fit beside each other",
+        [Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"),
+         Column("budget", "KV budget"), Column("arm", "arm"), Column("depth", "d"),
+         Column("ran", "largest batch"), Column("more", "more than native"),
+         Column("failed", "first that failed"), Column("why", "why")],
+        header(study, _BATCH_NOTE),
+    )  # fmt: skip
+    for site in sites(study):
+        found = largest_batches(site.group) if site.group else []
+        native = {_family(f.point): f.ran for f in found if f.point.arm == "native"}
+        for f in found:
+            p, base = f.point, native.get(_family(f.point))
+            table.add(
+                model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
+                budget=f"{p.kv_budget_mib} MiB" if p.kv_budget_mib else "the server's",
+                arm=p.arm, depth=p.depth, ran=str(f.ran) if f.failed else f"at least {f.ran}",
+                more=f"{f.ran - base:+d}" if base is not None and p.arm != "native" else "",
+                failed=f.failed, why=f.why.split(";")[0],
+            )  # fmt: skip
+    return table
+
+
+def _family(point: Point) -> tuple[object, ...]:
+    return (point.context_tokens, point.kv_budget_mib, point.dtype, point.kv_dtype, point.tp,
+            point.max_new_tokens)  # fmt: skip

@@ -6,6 +6,10 @@ are read twice: while it is generated with the penalty, and once more as a promp
 Tokens that the output never holds shift alike between the two; a penalised token falls below them, a token
 that the server forgot does not. Three short requests tell, on any server and any arm.
 
+How far a token must fall under a repetition penalty depends on its logit z, and log probabilities give z less
+a constant c of the position. c is the one on which most of the fallen tokens agree; a token whose z is too
+near 0 to fall visibly is not judged.
+
 The rule covers every token generated so far. SGLang 0.5.23 itself calls its form under speculation relaxed:
 after a verify only the last of its tokens enters the history, and all positions of a verify share the history
 from before it. How much that leaves out depends on what is accepted, so it is measured and not assumed.
@@ -19,6 +23,9 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.errors import ServerError
 
 PROMPT_TOKENS = 256
@@ -27,6 +34,8 @@ _REFERENCES = 24
 # Of the robust spread of the reference tokens' shifts; and the least fall that counts, in logits.
 _SPREADS, _LEAST_SHIFT = 6.0, 0.02
 _NEARLY_ALL = 0.98
+# Positions with fewer earlier tokens are left out: nothing could agree on the constant.
+_LEAST_SEEN = 3
 
 Ask = Callable[[Sequence[Sequence[int]], dict[str, Any], dict[str, Any]], list[dict[str, Any]]]
 """Sends prompts with sampling parameters and further fields of the request; returns the replies."""
@@ -100,6 +109,7 @@ def audit(
         output,
         while_generating,
         as_prompt,
+        repetition=float(penalty.get("repetition_penalty", 1.0)),
         frequency=float(penalty.get("frequency_penalty", 0.0)),
         accepted_drafts=int(accepted) if speculative and accepted is not None else None,
         speculative=speculative,
@@ -112,6 +122,7 @@ def judge(
     while_generating: Sequence[Mapping[int, float]],
     as_prompt: Sequence[Mapping[int, float]],
     *,
+    repetition: float = 1.0,
     frequency: float = 0.0,
     accepted_drafts: int | None = None,
     speculative: bool = False,
@@ -123,7 +134,7 @@ def judge(
         output: the generated ids, n of them.
         while_generating: n mappings token -> log probability as generated, penalty included.
         as_prompt: n mappings of the same tokens without penalty.
-        frequency: the frequency penalty, 0 for a repetition penalty.
+        repetition, frequency: the penalty; 1 and 0 for none. One of them is judged, not both together.
         reach: most tokens of one step, for `missed_latest`.
     """
     ever = set(output)
@@ -133,21 +144,46 @@ def judge(
         now, plain = while_generating[position], as_prompt[position]
         shifts = {t: now[t] - plain[t] for t in now.keys() & plain.keys()}
         level, spread = _level([shift for t, shift in shifts.items() if t not in ever])
-        threshold = max(_LEAST_SHIFT, _SPREADS * spread)
-        for seen, count in counts.items():
-            if level is None or seen not in shifts:
-                continue
-            judged += 1
-            fall = level - shifts[seen]
-            # A frequency penalty must count each appearance: half an appearance short is one too few.
-            needed = max(threshold, frequency * (count - 0.5)) if frequency else threshold
-            if fall > needed:
-                penalised += 1
-            elif count == output[max(0, position - reach) : position].count(seen):
-                latest += 1
+        seen = [t for t in counts if t in shifts]
+        if level is not None and len(seen) >= _LEAST_SEEN:
+            # A penalty below 1 raises tokens.
+            falls = np.array([level - shifts[t] for t in seen]) * (1 if repetition >= 1 else -1)
+            tolerance = max(_LEAST_SHIFT, _SPREADS * spread)
+            if frequency:
+                # Each appearance must count: half of one short is one too few.
+                due = frequency * np.array([counts[t] for t in seen])
+                fell = falls > due - frequency / 2
+            else:
+                due = _due(falls, np.array([plain[t] for t in seen]), repetition, tolerance)
+                fell = falls > due / 2
+            for t, visible, found in zip(seen, due > 2 * tolerance, fell, strict=True):
+                judged += bool(visible)
+                penalised += bool(visible and found)
+                recent = output[max(0, position - reach) : position].count(t)
+                latest += bool(visible and not found and counts[t] == recent)
         counts[token] = counts.get(token, 0) + 1
     state = _state(judged, penalised, accepted_drafts if speculative else 1)
     return Audit(state, len(output), accepted_drafts, judged, penalised, latest, reach)
+
+
+def _due(
+    falls: NDArray[np.float64], plain: NDArray[np.float64], repetition: float, tolerance: float
+) -> NDArray[np.float64]:
+    """How far each token falls under the rule, from log probabilities `plain` and what was seen to fall.
+
+    With z = plain + c a token falls by z (1 - 1/p) where z > 0, and by -z (p - 1) where z < 0. Every fallen
+    token proposes the c of either case; the c that explains most of them is taken. Where none fell, nothing
+    is known of the logits, and every token counts as one that should have fallen far.
+    """
+    above, below = abs(1 - 1 / repetition), abs(repetition - 1)
+    fallen = falls > tolerance
+    if not fallen.any():
+        return np.full(falls.shape, np.inf)
+    proposed = np.concatenate([falls[fallen] / above - plain[fallen], -falls[fallen] / below - plain[fallen]])
+    z = plain[None, :] + proposed[:, None]
+    due = np.where(z > 0, z * above, -z * below)
+    support = (np.abs(due[:, fallen] - falls[fallen]) < tolerance).sum(axis=1)
+    return np.asarray(due[int(support.argmax())])
 
 
 def _state(judged: int, penalised: int, accepted: int | None) -> Penalty:
