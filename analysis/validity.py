@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
+from analysis.extras import PenaltyAudit, read_extra
 from analysis.outputs import screen_repetition
 from harness.points import SPECULATIVE_ARMS
 from harness.records import Outcome, Record
@@ -78,7 +79,7 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
     checks = (
         _prompt(record), _cache(record), _steps(record, statistics), _batch(record, statistics),
         _retraction(record), _early_stop(record), _histograms(record), _dead_draft(record),
-        _loops(record), _agreement(record), _clocks(record), _log(record),
+        _loops(record), _penalty(record), _agreement(record), _clocks(record), _log(record),
     )  # fmt: skip
     return Verdict(tuple(reason for check in checks for reason in check))
 
@@ -182,6 +183,19 @@ def _loops(record: Record) -> Iterator[Reason]:
             f"{len(loops)} of {len(record.requests)} outputs repeat themselves ({kinds}, {covered:.0%} of it)"
         )
         yield Reason("looping", f"{text}: AL is inflated", "acceptance")
+
+
+def _penalty(record: Record) -> Iterator[Reason]:
+    audit = read_extra(record, "penalty", PenaltyAudit)
+    if audit is None or audit.state not in ("weakened", "ignored"):
+        return
+    share = audit.penalised / audit.judged if audit.judged else 0.0
+    yield Reason(
+        f"penalty_{audit.state}",
+        f"the server {audit.state} the repetition penalty of {audit.repetition_penalty:g}: {share:.0%} of the "
+        "places where it is due had it",
+        "note",
+    )
 
 
 def _agreement(record: Record) -> Iterator[Reason]:

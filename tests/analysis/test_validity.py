@@ -60,6 +60,11 @@ def smaller_batch() -> Record:
     return record
 
 
+def penalty(state: str) -> Record:
+    audit = {"state": state, "repetition_penalty": 1.15, "judged": 400, "penalised": 100}
+    return make_record("native", record={"extras": {"penalty": audit}})
+
+
 CASES: dict[str, tuple[Record, str]] = {
     "failed": (make_record(outcome=Outcome.OUT_OF_MEMORY_AT_RUN, reason="full"), "invalid"),
     "prompt": (edited(prompt_tokens=8191), "invalid"),
@@ -82,6 +87,8 @@ CASES: dict[str, tuple[Record, str]] = {
     "loop": (edited(output_ids=list(range(60)) + [7] * 80), "acceptance"),
     "agreement": (slow_log(), "note"),
     "clocks": (with_clocks(), "note"),
+    "penalty_weak": (penalty("weakened"), "note"),
+    "penalty_gone": (penalty("ignored"), "note"),
     "unreadable": (make_record(record={"log_summary": {"unreadable": 2}}), "note"),
 }
 CODES = {
@@ -92,7 +99,7 @@ CODES = {
     "histogram_sum": "histogram_mismatch", "histogram_bins": "histogram_mismatch",
     "histogram_weight": "histogram_mismatch", "token_count": "token_count_mismatch", "dead": "drafter_dead",
     "loop": "looping", "agreement": "length_disagreement", "clocks": "unstable_clocks",
-    "unreadable": "unreadable_lines",
+    "unreadable": "unreadable_lines", "penalty_weak": "penalty_weakened", "penalty_gone": "penalty_ignored",
 }  # fmt: skip
 
 
@@ -106,6 +113,11 @@ def test_each_check_has_a_record_that_trips_it(name: str) -> None:
     assert verdict.valid == (severity != "invalid")
     assert verdict.acceptance_valid == (severity == "note")
     assert all(reason.text for reason in verdict.reasons)
+
+
+def test_an_honoured_penalty_is_no_finding() -> None:
+    assert judge(penalty("honoured")).text == ""
+    assert "25% of the places" in judge(penalty("weakened")).text
 
 
 def test_throttling_is_named() -> None:
