@@ -124,7 +124,7 @@ def measure(
     shown = []
     for i, (window_tokens, sink_tokens) in enumerate(windows):
         tail_keys = sum(len(run) for run, inside in zip(layout.runs, tails[i], strict=True) if inside)
-        values = {name: column[i] for name, column in measures.items()}
+        values: dict[str, float | None] = {name: column[i] for name, column in measures.items()}
         if not tail_keys:
             values |= {"tail_entropy_nats": None, "tail_participation_keys": None}
         shown.append(

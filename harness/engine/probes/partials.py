@@ -109,9 +109,11 @@ def over_keys(
         weights = weights * visible.repeat_interleave(group, 0)
     sums = (peak, weights.sum(-1), weights.square().sum(-1), (weights * shifted).sum(-1))
     read = torch.bmm(weights, values.transpose(0, 1))
-    by_row = [s.view(kv_heads, rows, group).transpose(0, 1).reshape(rows, heads) for s in sums]
+    peak, weight, square, slope = (
+        total.view(kv_heads, rows, group).transpose(0, 1).reshape(rows, heads) for total in sums
+    )
     read = read.view(kv_heads, rows, group, value_dim).transpose(0, 1).reshape(rows, heads, value_dim)
-    return Partial(*by_row, read)
+    return Partial(peak, weight, square, slope, read)
 
 
 def _empty(query: Tensor, value_dim: int) -> Partial:
