@@ -192,8 +192,8 @@ def _penalty(record: Record) -> Iterator[Reason]:
     share = audit.penalised / audit.judged if audit.judged else 0.0
     yield Reason(
         f"penalty_{audit.state}",
-        f"the server {audit.state} the repetition penalty of {audit.repetition_penalty:g}: {share:.0%} of the "
-        "places where it is due had it",
+        f"the server {audit.state} the repetition penalty of {audit.repetition_penalty:g}: {share:.0%} of "
+        "the places where it is due had it",
         "note",
     )
 
