@@ -90,6 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     foreign.add_argument("--from", dest="begin", help="first time stamp, 2026-11-30 02:28:54")
     foreign.add_argument("--to", dest="end", help="last time stamp")
 
+    trace = add("trace", _trace, "phases and kernels of an nsys SQLite export or a torch trace")
+    trace.add_argument("file", type=Path, help="x.sqlite (nsys export --type sqlite), x.json or x.json.gz")
+    trace.add_argument("--skip", type=int, default=0, help="marked iterations to leave out first")
+    trace.add_argument("--most", type=int, default=20, help="ranges and kernels to print")
+    trace.add_argument("--json", action="store_true", help="everything, as JSON")
+
     check = with_results(add("check", _check, "the verdict on every record; exit status 1 if one is invalid"))
     check.add_argument("--all", action="store_true", help="list valid records too")
     return parser
@@ -117,6 +123,20 @@ def _table(options: argparse.Namespace) -> int:
         console.print(render.terminal(table))
     else:
         sys.stdout.write(render.render(table, options.format))
+    return 0
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from analysis.traces import read_trace, report  # noqa: PLC0415
+
+    trace = read_trace(options.file)
+    if options.json:
+        import orjson  # noqa: PLC0415
+
+        text = orjson.dumps(report.as_dict(trace, options.skip), option=orjson.OPT_INDENT_2).decode()
+    else:
+        text = "\n".join(report.lines(trace, options.skip, options.most))
+    sys.stdout.write(text + "\n")
     return 0
 
 

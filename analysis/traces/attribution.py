@@ -37,11 +37,10 @@ def place(trace: Trace) -> list[Placed]:
             by_process[range_.process].append(range_)
         else:
             by_thread[range_.process, range_.thread].append(range_)
-    usable = not trace.attribution.startswith("unavailable")
     launched: dict[tuple[int, int], list[Work]] = defaultdict(list)
     placed: list[Placed] = []
     for work in trace.work:
-        if work.launch is None or not usable:
+        if work.launch is None or not trace.attributable:
             placed.append(Placed(work, ()))
         else:
             launched[work.launch.process, work.launch.thread].append(work)

@@ -59,6 +59,7 @@ class Breakdown:
         kernels: largest first, microseconds an iteration (of the whole capture where `iterations` is 0).
         busy_us: time busy an iteration, by phase: overlaps count once.
         unattributed_us: time busy an iteration of work that no part of an iteration launched.
+        unranged_us: of work that was launched in no range of any name.
         wall: None where fewer than two iterations follow each other.
     """
 
@@ -67,13 +68,9 @@ class Breakdown:
     kernels: list[KernelTime] = field(default_factory=list)
     busy_us: dict[str, float] = field(default_factory=dict)
     unattributed_us: float = 0.0
+    unranged_us: float = 0.0
     total_us: float = 0.0
     wall: WallTime | None = None
-
-    @property
-    def unattributed_share(self) -> float:
-        """Share of the busy time that belongs to no part; NaN where nothing ran."""
-        return self.unattributed_us / self.total_us if self.total_us else float("nan")
 
 
 def break_down(trace: Trace, skipped: int = 0) -> Breakdown:
@@ -86,7 +83,7 @@ def break_down(trace: Trace, skipped: int = 0) -> Breakdown:
     found = Breakdown(trace.source, len(iterations))
     # Of a capture with marks only what ran from the first marked iteration on counts.
     placed = place(trace)
-    if iterations and not trace.attribution.startswith("unavailable"):
+    if iterations and trace.attributable:
         began = min(range_.start_ns for range_ in iterations)
         placed = [one for one in placed if one.work.launch is None or one.work.launch.at_ns >= began]
     share = 1e3 * max(1, len(iterations))
@@ -95,6 +92,7 @@ def break_down(trace: Trace, skipped: int = 0) -> Breakdown:
         by_phase[_phase(_part(one))].append(one)
     found.busy_us = {phase: busy_ns(one.work for one in ones) / share for phase, ones in by_phase.items()}
     found.total_us = busy_ns(one.work for one in placed) / share
+    found.unranged_us = busy_ns(one.work for one in placed if not one.ranges) / share
     found.unattributed_us = found.busy_us.get("other", 0.0)
     found.kernels = _kernels(placed, share)
     operators = any(one.work.kind == "operator" for one in placed)

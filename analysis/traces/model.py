@@ -77,6 +77,11 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def attributable(self) -> bool:
+        """Whether work can be told apart by the range that launched it."""
+        return not self.attribution.startswith("unavailable")
+
+    @property
     def has_nvtx(self) -> bool:
         """Whether the capture holds ranges."""
         return bool(self.ranges)

@@ -59,7 +59,7 @@ def read(path: Path) -> Trace:
         if not operators:
             found.missing.append("no operators in this trace (no cpu_op events)")
         _add_operators(found, operators, ids)
-    if not found.ranges and not found.attribution.startswith("unavailable"):
+    if not found.ranges and found.attributable:
         found.attribution = "unavailable:no_ranges"
     return found
 
