@@ -51,7 +51,8 @@ def looking_back(config: TinyConfig, tensors: Tensors, places: int) -> Tensors:
     query[:, 0, half : 2 * half, _STEADY] = -_STEADY_GAIN * torch.sin(frequencies * places)
     key = torch.zeros(kv_heads, size, hidden)
     key[:, :half, _STEADY] = _STEADY_GAIN
-    value = torch.eye(kv_heads * size, hidden)
+    # Heads beyond the embedding's width repeat it, unread, so that no head's read-out is zero.
+    value = torch.eye(hidden).repeat(math.ceil(kv_heads * size / hidden), 1)[: kv_heads * size]
     out = torch.zeros(hidden, heads, size)
     # Each key head is read back once, by its first query head; gates stand at one half.
     for kv_head in range(math.ceil(hidden / size)):
