@@ -23,6 +23,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     "fit": ("latency_fit", "two depths of an arm"),
     "dose": ("dose_response", "two windows"),
     "decomposition": ("decomposition", "traced records"),
+    "batches": ("largest_batch", "two batch sizes of an arm"),
     "memory": ("draft_kv_share", "pools larger than the log's rounding"),
     "step": ("step_by_context", "a valid record"),
     "context": ("acceptance_by_context", "speculative arms"),
@@ -37,7 +38,7 @@ def make(name: str, study: Study) -> Figure | None:
     Raises:
         ConfigError: no such figure.
     """
-    from analysis.figures import base, more, paper, probes  # noqa: PLC0415  (matplotlib)
+    from analysis.figures import base, capacity, more, paper, probes  # noqa: PLC0415  (matplotlib)
 
     short = name.removeprefix("figure_").removeprefix("figure-")
     makers: dict[str, Callable[[Study], Figure | None]] = {
@@ -45,7 +46,7 @@ def make(name: str, study: Study) -> Figure | None:
         "fit": more.latency_fit, "dose": more.dose_response, "decomposition": more.decomposition,
         "memory": more.memory_share, "context": more.acceptance_by_context,
         "step": more.step_by_context, "distance": probes.attention_by_distance,
-        "decision": probes.decision_margins,
+        "decision": probes.decision_margins, "batches": capacity.batches,
     }  # fmt: skip
     if short not in makers:
         raise ConfigError(f"there is no figure {name!r}: choose one of {', '.join(FIGURES)}")

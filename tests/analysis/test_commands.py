@@ -18,7 +18,7 @@ from analysis.tables import TABLES
 from harness.errors import ConfigError, RecordError
 from harness.records import Outcome, Record, read_all, write_record
 
-DRAWN = ("2", "3", "4", "fit", "dose", "memory", "step", "context")
+DRAWN = ("2", "3", "4", "fit", "dose", "memory", "batches", "step", "context")
 
 
 @pytest.mark.parametrize("name", DRAWN)

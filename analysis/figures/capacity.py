@@ -1,0 +1,46 @@
+"""How many requests fit beside each other, arm by arm."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis.figures.base import ARM_STYLE, panels, short
+from analysis.study import Study
+from analysis.tables.base import sites
+from analysis.tables.memory import LargestBatch, largest_batches
+from harness.points import ARMS
+
+_HATCHES = {"dense": "", "native": "", "windowed": "//", "ring": ".."}
+
+
+def batches(study: Study) -> Figure | None:
+    """Bars of the largest batch that ran; one panel a model, context and memory budget."""
+    shown: dict[tuple[str, int, int | None], list[LargestBatch]] = {}
+    for site in sites(study):
+        for found in largest_batches(site.group) if site.group else []:
+            key = (f"{site.model} on {site.hardware}", found.point.context_tokens, found.point.kv_budget_mib)
+            shown.setdefault(key, []).append(found)
+    if not shown:
+        return None
+    figure, axes = panels(len(shown), columns=2)
+    for axis, ((name, context, budget), found) in zip(axes, shown.items(), strict=True):
+        ordered = sorted(found, key=lambda f: (ARMS.index(f.point.arm), f.point.depth))
+        labels = [
+            f.point.arm if f.point.arm == "dense" else f"{f.point.arm}\nd = {f.point.depth}" for f in ordered
+        ]
+        bars = axis.bar(
+            range(len(ordered)),
+            [f.ran for f in ordered],
+            0.7,
+            color=[ARM_STYLE[f.point.arm]["color"] for f in ordered],
+            hatch=[_HATCHES[f.point.arm] for f in ordered],
+            edgecolor="white",
+        )
+        axis.bar_label(bars, [str(f.ran) if f.failed else f"at least {f.ran}" for f in ordered], padding=2)
+        axis.set_xticks(range(len(ordered)), labels)
+        where = f"{budget} MiB of KV" if budget else "the server's memory"
+        axis.set_title(f"{name}\nS = {short(context)}, {where}")
+        axis.set_ylim(0, 1.2 * max(1, *(f.ran for f in ordered)))
+        axis.grid(visible=False, axis="x")
+        axis.set_ylabel("requests that fit together")
+    return figure
