@@ -155,22 +155,27 @@ def _wall_of_device(placed: Sequence[Placed]) -> WallTime | None:
 
 
 def _advance(placed: Sequence[Placed], spent: dict[str, int]) -> int:
-    """Add one device's time by part, from its second iteration on; returns how many iterations those were.
+    """Add one device's time by part after its first iteration; returns how many iterations those were.
 
-    The first one's beginning is unknown, and so is where work before it belongs.
+    Where the first one began is unknown: it may have waited for anything before the capture.
     """
-    seen: set[Range] = set()
-    until: int | None = None
-    for one in placed:
-        iteration = next((range_ for range_ in one.ranges if range_.name == _ITERATION), None)
-        if iteration is not None:
-            seen.add(iteration)
+    owners = [_iteration_of(one) for one in placed]
+    first = next((owner for owner in owners if owner is not None), None)
+    if first is None:
+        return 0
+    done = max(number for number, owner in enumerate(owners) if owner == first) + 1
+    until = max(one.work.end_ns for one in placed[:done])
+    for one in placed[done:]:
         end = one.work.end_ns
-        if until is not None and end > until and len(seen) > 1:
+        if end > until:
             part = _part(one)
             spent[UNATTRIBUTED if part == OUTSIDE else part] += end - until
-        until = end if until is None else max(until, end)
-    return max(0, len(seen) - 1)
+            until = end
+    return len({owner for owner in owners if owner is not None}) - 1
+
+
+def _iteration_of(one: Placed) -> Range | None:
+    return next((range_ for range_ in one.ranges if range_.name == _ITERATION), None)
 
 
 def _wall_of_ranges(trace: Trace, iterations: Sequence[Range]) -> WallTime | None:
