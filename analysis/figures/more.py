@@ -96,10 +96,22 @@ def dose_response(study: Study) -> Figure | None:
 
 
 _PHASES = (
-    ("verify_base_ms", "verify", "#999999", ""),
-    ("verify_overhead_ms", "overhead", "#F0E442", "//"),
-    ("draft_ms", "draft", "#0072B2", ".."),
+    ("verify", "#999999", ""),
+    ("overhead", "#F0E442", "//"),
+    ("draft: index builds", "#D55E00", "xx"),
+    ("draft: decode", "#0072B2", ".."),
+    ("draft: extend", "#56B4E9", "\\\\"),
+    ("unattributed", "#DDDDDD", ""),
 )
+
+
+def _heights(phases: Phases) -> list[float]:
+    """Milliseconds in the order of `_PHASES`; a draft whose parts are unknown is all decode."""
+    index = phases.draft_index_ms or 0.0
+    extend = (phases.draft_extend_ms or 0.0) - phases.parts_ms.get("draft_extend_index", 0.0)
+    decode = phases.draft_ms - index - extend
+    rest = max(0.0, phases.unattributed_ms)
+    return [phases.verify_base_ms, phases.verify_overhead_ms, index, decode, extend, rest]
 
 
 def decomposition(study: Study) -> Figure | None:
@@ -116,15 +128,17 @@ def decomposition(study: Study) -> Figure | None:
         return None
     figure, (axis,) = panels(1, height=3.2, width=max(4.6, 0.9 * len(columns)))
     base = np.zeros(len(columns))
-    for name, label, color, hatch in _PHASES:
-        heights = np.array([getattr(phases, name) for _, phases in columns])
+    rows = np.array([_heights(phases) for _, phases in columns]).T
+    for (label, color, hatch), heights in zip(_PHASES, rows, strict=True):
+        if not heights.any():
+            continue
         axis.bar(range(len(columns)), heights, bottom=base, label=label, color=color, hatch=hatch,
                  edgecolor="white", width=0.65)  # fmt: skip
         base += heights
     axis.set_xticks(range(len(columns)), [title for title, _ in columns], fontsize=6.5)
     axis.set(ylabel="one decode iteration (ms)", title="Where an iteration's time goes (traced)")
     axis.grid(visible=False, axis="x")
-    axis.set_ylim(top=1.18 * float(base.max()))
+    axis.set_ylim(top=1.25 * float(base.max()))
     axis.legend(ncols=3, loc="upper center")
     return figure
 
