@@ -9,7 +9,7 @@ RESULTS ?= results
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all lint tables figures report plan reproduce-all chaos bench bench-engine bench-inputs bench-logs clean
+.PHONY: help setup demo test test-slow test-all lint tables figures report plan reproduce-all chaos bench bench-engine bench-inputs bench-logs bench-marks clean
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 24
@@ -52,13 +52,16 @@ figure-%: $(STAMP) ## one figure as PNG, SVG and PDF: figure-3, figure-fit ...
 tables figures report: $(STAMP) ## every table, every figure, or the HTML report
 	@$(PY) -m analysis $@ $(SET)
 
-bench: bench-inputs bench-logs bench-engine ## all benchmarks, as ratios in one run
+bench: bench-inputs bench-logs bench-engine bench-marks ## all benchmarks, as ratios in one run
 
 bench-inputs: $(STAMP) ## building exact-length inputs against tokenising them
 	$(PY) -m benchmarks.inputs
 
 bench-logs: $(STAMP) ## lines a second of the scheduler-log parser
 	$(PY) -m benchmarks.logs
+
+bench-marks: $(STAMP) ## what the marks of a phase trace cost a decode step, off against on
+	$(PY) -m benchmarks.marks
 
 bench-engine: $(STAMP) ## step time native / windowed / ring, prefill with and without pruning
 	$(PY) -m benchmarks.engine

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +94,15 @@ def engine_arguments(settings: EngineSettings, model: Path, tokens: int, dtype: 
 
 @contextmanager
 def running(
-    settings: EngineSettings, arguments: dict[str, Any], threads: int, folder: Path
+    settings: EngineSettings,
+    arguments: dict[str, Any],
+    threads: int,
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Engine]:
     """A starting engine with the phase plugin beside ours, which answers once when it is ready.
 
-    Its processes end with the block.
+    Its processes end with the block. `variables` go into its environment last.
     """
     plugin = folder / "plugin"
     information = plugin / "engine_phases-0.dist-info"
@@ -111,6 +115,7 @@ def running(
     environment["PYTHONPATH"] += os.pathsep + str(plugin)
     environment["SGLANG_PLUGINS"] = "windowed_mtp,engine_phases"
     environment["ENGINE_PHASES"] = str(folder / "phases.jsonl")
+    environment |= variables or {}
     receive, send = os.pipe()
     with (folder / "engine.log").open("wb") as log:
         process = subprocess.Popen(
