@@ -164,13 +164,14 @@ class Draws(_Extra):
 class PenaltyAudit(_Extra):
     """What the server did with the repetition penalty it was given, by log probabilities."""
 
-    state: str = Field(description="honoured | weakened | ignored | not exercised | unknown")
+    state: str = Field(description="honoured | late | weakened | ignored | not exercised | unknown")
     repetition_penalty: float
     reason: str = Field(default="", description="why it is unknown")
     tokens: int = Field(default=0, ge=0, description="output tokens that were looked at")
     accepted_drafts: int | None = Field(default=None, ge=0)
     judged: int = Field(default=0, ge=0, description="(position, earlier token) pairs that the rule covers")
     penalised: int = Field(default=0, ge=0, description="those of them whose logit fell")
+    judged_latest: int = Field(default=0, ge=0, description="pairs of tokens from the latest step only")
     missed_latest: int = Field(default=0, ge=0, description="pairs left out that lag one step at most")
     reach: int = Field(default=1, ge=1, description="most tokens of one step")
 

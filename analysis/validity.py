@@ -187,13 +187,14 @@ def _loops(record: Record) -> Iterator[Reason]:
 
 def _penalty(record: Record) -> Iterator[Reason]:
     audit = read_extra(record, "penalty", PenaltyAudit)
-    if audit is None or audit.state not in ("weakened", "ignored"):
+    said = {"late": "applied late", "weakened": "weakened", "ignored": "ignored"}
+    if audit is None or audit.state not in said:
         return
     share = audit.penalised / audit.judged if audit.judged else 0.0
     yield Reason(
         f"penalty_{audit.state}",
-        f"the server {audit.state} the repetition penalty of {audit.repetition_penalty:g}: {share:.0%} of "
-        "the places where it is due had it",
+        f"the server {said[audit.state]} the repetition penalty of {audit.repetition_penalty:g}: "
+        f"{share:.0%} of the places where it is due had it",
         "note",
     )
 

@@ -13,6 +13,10 @@ from harness.points import ARMS
 _HATCHES = {"dense": "", "native": "", "windowed": "//", "ring": ".."}
 
 
+def _order(found: LargestBatch) -> tuple[int, int]:
+    return ARMS.index(found.point.arm), found.point.depth
+
+
 def batches(study: Study) -> Figure | None:
     """Bars of the largest batch that ran; one panel a model, context and memory budget."""
     shown: dict[tuple[str, int, int | None], list[LargestBatch]] = {}
@@ -23,8 +27,8 @@ def batches(study: Study) -> Figure | None:
     if not shown:
         return None
     figure, axes = panels(len(shown), columns=2)
-    for axis, ((name, context, budget), found) in zip(axes, shown.items(), strict=True):
-        ordered = sorted(found, key=lambda f: (ARMS.index(f.point.arm), f.point.depth))
+    for axis, ((name, context, budget), swept) in zip(axes, shown.items(), strict=True):
+        ordered = sorted(swept, key=_order)
         labels = [
             f.point.arm if f.point.arm == "dense" else f"{f.point.arm}\nd = {f.point.depth}" for f in ordered
         ]

@@ -45,6 +45,7 @@ class Penalty(StrEnum):
     """What a server does with a penalty."""
 
     HONOURED = "honoured"
+    LATE = "late"  # all but the tokens of the latest step
     WEAKENED = "weakened"
     IGNORED = "ignored"
     NOT_EXERCISED = "not exercised"  # no draft was accepted: nothing could be left out
@@ -61,8 +62,8 @@ class Audit:
         accepted_drafts: drafts the server accepted meanwhile; None without speculation.
         judged: (position, token) pairs where the rule asks for a penalty.
         penalised: those of them whose logit fell.
-        missed_latest: pairs left out whose token had its only appearance within the last `reach` tokens:
-            what a penalty that lags one step behind misses.
+        judged_latest: pairs whose token appeared within the last `reach` tokens only.
+        missed_latest: those of them left out: what a penalty that lags one step behind misses.
         reach: most tokens of one step.
     """
 
@@ -71,6 +72,7 @@ class Audit:
     accepted_drafts: int | None
     judged: int
     penalised: int
+    judged_latest: int
     missed_latest: int
     reach: int
 
@@ -138,7 +140,7 @@ def judge(
         reach: most tokens of one step, for `missed_latest`.
     """
     ever = set(output)
-    judged = penalised = latest = 0
+    judged = penalised = latest = missed = 0
     counts: dict[int, int] = {}
     for position, token in enumerate(output):
         now, plain = while_generating[position], as_prompt[position]
@@ -160,10 +162,11 @@ def judge(
                 judged += bool(visible)
                 penalised += bool(visible and found)
                 recent = output[max(0, position - reach) : position].count(t)
-                latest += bool(visible and not found and counts[t] == recent)
+                latest += bool(visible and counts[t] == recent)
+                missed += bool(visible and not found and counts[t] == recent)
         counts[token] = counts.get(token, 0) + 1
-    state = _state(judged, penalised, accepted_drafts if speculative else 1)
-    return Audit(state, len(output), accepted_drafts, judged, penalised, latest, reach)
+    state = _state(judged, penalised, latest, missed, accepted_drafts if speculative else 1)
+    return Audit(state, len(output), accepted_drafts, judged, penalised, latest, missed, reach)
 
 
 def _due(
@@ -186,9 +189,11 @@ def _due(
     return np.asarray(due[int(support.argmax())])
 
 
-def _state(judged: int, penalised: int, accepted: int | None) -> Penalty:
+def _state(judged: int, penalised: int, latest: int, missed: int, accepted: int | None) -> Penalty:
     if not judged or not accepted:
         return Penalty.NOT_EXERCISED
+    if penalised + missed >= _NEARLY_ALL * judged and 2 * missed > latest > 0:
+        return Penalty.LATE
     if penalised >= _NEARLY_ALL * judged:
         return Penalty.HONOURED
     return Penalty.IGNORED if penalised <= (1 - _NEARLY_ALL) * judged else Penalty.WEAKENED

@@ -115,6 +115,7 @@ def test_a_history_of_last_tokens_is_a_weaker_penalty(penalty: Mapping[str, floa
 def test_a_history_one_token_behind_misses_only_the_latest() -> None:
     found = run(one_behind, {"repetition_penalty": 1.3}, accepted=None)
     assert found.judged - found.penalised == found.missed_latest > 0
+    assert found.state is Penalty.LATE
 
 
 def test_without_accepted_drafts_nothing_is_shown() -> None:
