@@ -12,8 +12,8 @@ from harness.measure.probes import Line
 from harness.points import Point
 
 MAX_KERNEL_DIFFERENCE = 0.1
-"""Mean |o - o'| / |o| above which the recomputed read-out is not the attention kernel's: wrong keys were read.
-The tiny model in bfloat16 leaves 0.002."""
+"""Mean |o - o'| / |o| above which the read-out is not the attention kernel's: wrong keys were read. The tiny
+model in bfloat16 leaves 0.002."""
 
 _WINDOW_MEANS = (
     "mass", "perturbation", "perturbation_joint", "tail_share", "tail_share_joint", "tail_keys",
