@@ -41,8 +41,9 @@ def runs(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def prefill_tokens(run: Sequence[Point]) -> int:
-    """Prompt tokens that a timed run prefills."""
-    return run[0].context_tokens * max(point.batch for point in run)
+    """Prompt tokens that a timed run prefills, and its repetition for the profiler of a traced point."""
+    prefills = 2 if run[0].probe == "trace" else 1
+    return prefills * run[0].context_tokens * max(point.batch for point in run)
 
 
 def budgets(run: Sequence[Point]) -> list[int]:

@@ -161,6 +161,7 @@ def test_batches_run_down_from_the_largest():
     (run,) = runs([batch(n) for n in (1, 2, 3, 6)])
     assert [p.batch for p in run] == [6, 3, 2, 1]
     assert prefill_tokens(run) == 6000
+    assert prefill_tokens([batch(6, arm="native", depth=7, probe="trace")]) == 12_000  # profiled once more
     # 6 requests: three end after a quarter, one after each further quarter.
     assert budgets(run) == [120, 90, 60, 30, 30, 30]
 

@@ -65,6 +65,16 @@ def test_a_fault_of_one_boot_is_its_record_and_the_others_run(sweep, fault, outc
     assert outcomes(sweep) == ({outcome: 1, Outcome.OK: 1} if settled else {Outcome.OK: 2})
 
 
+def test_a_probe_that_left_nothing_is_no_measurement(sweep):
+    done = sweep.run("arm=native", "probe=attention_mass", "context=512", "max_new_tokens=8",
+                     "input.params.keys=8")  # fmt: skip
+    assert outcomes(sweep) == {Outcome.INVALID: 1}, done.stderr
+    (record,), _ = read_all(sweep.results)
+    assert "attention_mass probe left nothing" in record.reason
+    assert record.requests, "what was measured is kept"
+    assert list((sweep.results / "logs" / "probes").iterdir())
+
+
 def test_a_pool_too_small_is_found_before_the_prefill(sweep):
     done = sweep.run("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8",
                      "server.max_total_tokens=300")  # fmt: skip
