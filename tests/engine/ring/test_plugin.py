@@ -10,9 +10,11 @@ import pytest
 
 from harness.engine.cpu.environment import cpu_environment
 from harness.engine.plugin import activate
+from harness.engine.probes.settings import ProbeSettings
 from harness.engine.settings import VARIABLE, EngineSettings
 
 SETTINGS = EngineSettings("ring", 64, 4, 7)
+TRACE = ProbeSettings("trace", "/nowhere")
 
 REGISTER = """
 import sys
@@ -29,8 +31,9 @@ print("applied", len(ours))
 
 
 def in_a_server_process(change: str = "") -> subprocess.CompletedProcess[str]:
-    """Activate the plugin as a server process on the CPU would, after `change`."""
-    environment = {**os.environ, **cpu_environment(threads=1), **SETTINGS.environment()}
+    """Activate the plugin as a traced server process on the CPU would, after `change`."""
+    ours = {**SETTINGS.environment(), **TRACE.environment()}
+    environment = {**os.environ, **cpu_environment(threads=1), **ours}
     return subprocess.run(
         [sys.executable, "-c", REGISTER.format(change=change)],
         env=environment,
@@ -71,7 +74,7 @@ def test_an_unknown_version_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
 def test_every_hook_applies_to_the_installed_sglang() -> None:
     done = in_a_server_process()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "applied 6" in done.stdout
+    assert "applied 8" in done.stdout, "six of the ring, two more of the trace"
 
 
 def test_a_changed_signature_ends_the_process() -> None:
