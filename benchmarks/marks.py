@@ -1,7 +1,7 @@
 """What the marks of a phase trace cost a decode step: the same requests, marks off against on.
 
 `python -m benchmarks.marks [--rounds 40] [--json FILE]`. The engines stay up together and serve each request
-in turn, who goes first changing, so that a busy machine slows them alike; ratios are taken request by request.
+in turn, who goes first changing, so that a busy machine slows them alike; ratios are of the same request.
 Beside wall time the processor time of the engine's processes is compared, which other programs disturb less
 (Linux only), and the marks of an iteration are timed by themselves. The context is short, where a step is
 shortest and the marks weigh most.
