@@ -103,7 +103,7 @@ class _Reader:
             self._has(table, ("text",))
         columns = ("start", "end", "eventType", "text", "textId", "globalTid")
         for start, end, kind, text, text_id, thread in self.tables.rows(table, columns):
-            self._add_range(start, end, kind, self._text(text if text is not None else text_id), thread)
+            self._add_range(start, end, kind, self._text(text or text_id), thread)
         if not self.found.ranges:
             self.found.missing.append(f"no NVTX in this capture ({table.name} holds no closed range)")
 

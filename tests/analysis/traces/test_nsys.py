@@ -268,3 +268,13 @@ def test_what_is_no_export_is_an_error_with_a_sentence(tmp_path):
     own.write_bytes(b"\x00\x01\x02")
     with pytest.raises(InputError, match="nsys export --type sqlite"):
         read_trace(own)
+
+
+def test_a_range_named_by_an_id_beside_an_empty_text(tmp_path):
+    tables = {
+        "StringIds": ("id value", [(3, "draft")]),
+        NVTX: ("start end eventType text textId globalTid",
+               [(0, 5, 59, "", 3, tid()), (5, 9, 59, None, 3, tid()), (9, 12, 59, "own", 3, tid())]),
+    }  # fmt: skip
+    trace = read_trace(export(tmp_path / "t", tables))
+    assert [range_.name for range_ in trace.ranges] == ["draft", "draft", "own"]
