@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -193,3 +194,19 @@ def test_torch_ranges_are_made_only_while_its_profiler_runs():
         torch.ones(3).sum()
         close()
     assert "wmtp.draft" in {event.key for event in profile.key_averages()}
+
+
+def test_nvtx_ranges_are_made_where_nsys_is_to_see_them(monkeypatch):
+    calls = []
+    library = SimpleNamespace(push_range=calls.append, pop_range=lambda: calls.append("pop"))
+    monkeypatch.setitem(sys.modules, "nvtx", library)
+    open_range = trace.profiler_ranges(nvtx=True)
+    outer = open_range("iteration")
+    open_range("draft")()
+    outer()
+    assert calls == ["wmtp.iteration", "wmtp.draft", "pop", "pop"]
+
+
+def test_the_installed_nvtx_has_what_the_ranges_need():
+    close = trace.profiler_ranges(nvtx=True)("iteration")
+    close()
