@@ -189,6 +189,7 @@ class _Any:
 
 ANY = _Any()
 _SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp")
+_CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
 _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 
 
@@ -201,10 +202,17 @@ def _usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
 
 
 def _mode(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, Any]:
-    """The most frequent joint setting; ties go to the first in the group's order."""
+    """The joint setting of most cells; prompts and repeats of one cell count once.
+
+    Ties go to the first in the group's order.
+    """
     if not cells:
         return {}
-    counts = Counter(tuple(getattr(c.point, name) for name in names) for c in cells)
+    distinct = dict.fromkeys(
+        (tuple(getattr(c.point, name) for name in names), tuple(getattr(c.point, name) for name in _CELL))
+        for c in cells
+    )
+    counts = Counter(setting for setting, _ in distinct)
     return dict(zip(names, counts.most_common(1)[0][0], strict=True))
 
 
