@@ -2,14 +2,16 @@
 
 For one record of each task, with Qwen's vocabulary: CPU seconds of building it from pieces (ids included),
 of the same with the whole prompt tokenised once as a check, and of the yardstick, one tokenisation of the
-finished text by Hugging Face tokenizers; and the peak memory of a process that does nothing else. Then, side
-by side, the way of NVIDIA/RULER's script: tokenise the whole text anew for each guess at how much fits.
-Each task runs in its own process, with one thread.
+finished text by Hugging Face tokenizers; and the peak memory of a process that has done nothing but load
+the tokenizer and build the record. Then, side by side, the way of NVIDIA/RULER's script: tokenise the whole
+text anew for each guess at how much fits. Each task runs in its own process, with one thread, build and
+yardstick in turn and each with a tokenizer that has seen no text; the best of the rounds counts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT_TOKENS = 1_040_000
+ROUNDS = 2
 ROOT = Path(__file__).parents[1]
 TASKS: dict[str, dict[str, Any]] = {
     "niah_single": {},
@@ -45,15 +48,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         from benchmarks import vocabularies
 
-        vocabularies.qwen(Path(scratch) / "qwen")
-        _write_longbench(Path(scratch) / "longbench.json")
+        vocabularies.tokenizer_folder("qwen", Path(scratch))
+        write_longbench(Path(scratch) / "longbench.json", 8_000_000)
         print(f"one record of {context:,} tokens, Qwen's vocabulary; CPU seconds, one thread")
         print(
             f"{'task':22} {'build':>7} {'+check':>7} {'tokenise once':>14} {'build/once':>11} {'peak MiB':>9}"
         )
         for task in TASKS:
             row = _child(scratch, task, context)
-            ratio = row["build_s"] / row["tokenise_s"] if row["tokenise_s"] else float("nan")
+            # Random ids have no text to tokenise.
+            ratio = row["build_s"] / row["tokenise_s"] if row["tokenise_s"] < math.inf else math.nan
             print(
                 f"{task:22} {row['build_s']:7.2f} {row['checked_s']:7.2f} {row['tokenise_s']:14.2f}"
                 f" {ratio:11.2f} {row['peak_mib']:9.0f}",
@@ -78,21 +82,15 @@ def _child(scratch: str, task: str, context: int) -> dict[str, Any]:
     return row
 
 
-def _write_longbench(path: Path) -> None:
-    """One row of LongBench-v2's shape on a document of real code that is longer than the context."""
-    sources = sorted(Path(os.__file__).parent.rglob("*.py"))
-    text = "".join(
-        source.read_text("utf-8", errors="ignore") for source in sources if "test" not in source.parts
-    )
-    choices = {f"choice_{letter}": letter for letter in "ABCD"}
-    row = {
-        "_id": "0",
-        "domain": "Code Repository Understanding",
-        "question": "Which?",
-        "answer": "A",
-        **choices,
-    }
-    path.write_text(json.dumps([{**row, "context": text[:8_000_000]}]))
+def write_longbench(path: Path, characters: int) -> None:
+    """One row of LongBench-v2's shape, on a document of so many characters of real code."""
+    text = ""
+    for source in sorted(Path(os.__file__).parent.rglob("*.py")):
+        if len(text) < characters and "test" not in source.parts:
+            text += source.read_text("utf-8", errors="ignore")
+    choices = {f"choice_{letter}": f"the {letter}th" for letter in "ABCD"}
+    row = {"_id": "0", "domain": "Code Repository Understanding", "question": "Which?", "answer": "C"}
+    path.write_text(json.dumps([{**row, **choices, "context": text[:characters]}]), encoding="utf-8")
 
 
 def _cpu(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -107,33 +105,47 @@ def _peak_mib() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+def _tokenise_once(folder: Path, text: str) -> tuple[float, list[int]]:
+    import tokenizers
+
+    plain = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return _cpu(lambda: plain.encode(text, add_special_tokens=False).ids)
+
+
 def _measure(scratch: str, task: str, context: int) -> dict[str, Any]:
+    import tokenizers
+
     import generators
 
-    tokenizer = generators.Tokenizer.load(Path(scratch) / "qwen")
+    folder = Path(scratch) / "qwen"
     params = dict(TASKS.get(task, {}))
     if "data" in params:
         params["data"] = str(Path(scratch) / params["data"])
 
-    def build(check: bool) -> generators.Record:
+    def build(check: bool) -> tuple[float, generators.Record]:
+        tokenizer = generators.Tokenizer.load(folder)
         name = "niah_single" if task == "baseline" else task
-        return generators.build(
-            name, context_tokens=context, tokenizer=tokenizer, seed=0, check=check, **params
+        return _cpu(
+            lambda: generators.build(
+                name, context_tokens=context, tokenizer=tokenizer, seed=0, check=check, **params
+            )
         )
 
-    row: dict[str, Any] = {}
-    row["build_s"], record = _cpu(lambda: build(False))
-    row["peak_mib"] = _peak_mib()
-    row["checked_s"], _ = _cpu(lambda: build(True))
-    # The yardstick's own instance: nothing cached by the builds.
-    import tokenizers
-
-    plain = tokenizers.Tokenizer.from_file(str(Path(scratch) / "qwen" / "tokenizer.json"))
-    row["tokenise_s"] = 0.0
-    if record.text:
-        row["tokenise_s"], ids = _cpu(lambda: plain.encode(record.text, add_special_tokens=False).ids)
+    row: dict[str, Any] = {"build_s": math.inf, "checked_s": math.inf, "tokenise_s": math.inf}
+    for number in range(ROUNDS):
+        spent, record = build(False)
+        if number == 0:
+            row["peak_mib"] = _peak_mib()
+        row["build_s"] = min(row["build_s"], spent)
+        row["checked_s"] = min(row["checked_s"], build(True)[0])
+        if not record.text:
+            continue
+        spent, ids = _tokenise_once(folder, record.text)
+        row["tokenise_s"] = min(row["tokenise_s"], spent)
+        # Documents may spell a special token, which is text here and an id of its own there.
         assert task in {"code_repository", "longbench_code_qa"} or ids == record.input_ids.tolist()
     if task == "baseline":
+        plain = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         row["bisect_s"], (row["rounds"], best) = _cpu(lambda: _bisect(plain, record.text, context))
         row["short"] = context - best
     return row

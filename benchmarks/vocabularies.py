@@ -2,7 +2,7 @@
 
 `qwen`: 151,643 byte-level BPE tokens (package dashscope). `tekken`: 131,072 byte-level BPE tokens with
 another pattern, and `mistral`: 32,000 SentencePiece BPE tokens with byte fallback (package mistral-common).
-The chat templates are plain ones in each model's style.
+The chat templates are plain ones in each model's style. `tiny` is the shipped checkpoint's own.
 """
 
 from __future__ import annotations
@@ -37,6 +37,25 @@ QWEN_TEMPLATE = (
 MISTRAL_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[INST] {{ m['content'] | trim }} [/INST]{% endfor %}"
 )
+
+
+NAMES = ("qwen", "tekken", "mistral", "tiny")
+_TINY = Path(__file__).parents[1] / "harness/engine/tiny/checkpoint"
+
+
+def tokenizer_folder(name: str, cache: Path) -> Path:
+    """The tokenizer folder of one of `NAMES`, converted into `cache` where that has not been done yet.
+
+    Raises:
+        ModuleNotFoundError: the package that ships the vocabulary is not installed.
+    """
+    if name == "tiny":
+        return _TINY
+    folder = cache / name
+    # The configuration is written last.
+    if not (folder / "tokenizer_config.json").is_file():
+        {"qwen": qwen, "tekken": tekken, "mistral": mistral}[name](folder)
+    return folder
 
 
 def package_folder(name: str) -> Path:

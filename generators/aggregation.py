@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, localcontext
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ _REPEATS = ((30, 3), (20, 2), (10, 2), (6, 1), (4, 1), (3, 1), (2, 1))
 # Common words take no more than this share of the list, in percent, unless even the last counts need more.
 _COMMON_PERCENT = 60
 _NOISE = " ..."
+# A word and its number have about so many tokens; many words are tokenised at once, which is faster.
+_ITEM_TOKENS = 12
+_MOST_AT_ONCE = 1 << 16
 
 
 def common_words(
@@ -60,7 +64,7 @@ def common_words(
     def plan(aim: int, attempt: int) -> Draft:
         run = WordRun(tokenizer, CWE_HEAD, ask, context.stream.child("close", attempt), numbered=True)
         room = aim - run.fixed_tokens
-        once = sum(run.word_tokens(gold))
+        once = int(run.word_tokens(run.word_numbers(gold)).sum())
         for common, uncommon in rungs:  # noqa: B007 (used after the loop)
             need = once * common + run.number_tokens(0, words * common)
             if need * 100 <= room * _COMMON_PERCENT:
@@ -70,9 +74,10 @@ def common_words(
             what = f"instructions, {words} common words {common} times each and question"
             raise impossible(aim, run.fixed_tokens + least, what)
         fixed.update(common_repeats=common, uncommon_repeats=uncommon)
-        listed = [word for word in gold for _ in range(common)]
-        _fill_list(run, listed, need, _supply(context.stream, others), uncommon, room)
-        return run.finish(context.stream.child("order").shuffled(listed), aim)
+        listed = np.repeat(run.word_numbers(gold), common)
+        more = _fill_list(run, len(listed), need, _supply(context.stream, others), uncommon, room)
+        listed = np.concatenate([listed, np.repeat(more, uncommon)])
+        return run.finish(listed[context.stream.child("order").permutation(len(listed))], aim)
 
     draft = context.exact(plan)
     return Built(draft, sorted(gold), {"question": ask.strip(), "unique": "counts", **fixed})
@@ -174,17 +179,23 @@ def _supply(stream: Stream, listed: Sequence[str]) -> Iterator[str]:
 
 
 def _fill_list(
-    run: WordRun, listed: list[str], tokens: int, supply: Iterator[str], uncommon: int, room: int
-) -> None:
-    """Add uncommon words to a list of `tokens` tokens until just the closing words fit."""
+    run: WordRun, size: int, tokens: int, supply: Iterator[str], uncommon: int, room: int
+) -> NDArray[np.int64]:
+    """Numbers of uncommon words for a list of `size` words and `tokens` tokens.
+
+    As many of the supply, each `uncommon` times, as leave room for the closing words.
+    """
+    chosen = [np.zeros(0, dtype=np.int64)]
     while True:
-        size = len(listed)
         spare = room - tokens - run.closing_tokens(size)
-        batch = [next(supply) for _ in range(max(min(spare // (8 * uncommon), 4096), 1))]
-        for word, count in zip(batch, run.word_tokens(batch), strict=True):
-            size = len(listed)
-            more = count * uncommon + run.number_tokens(size, size + uncommon)
-            if tokens + more + run.closing_tokens(size + uncommon) > room:
-                return
-            listed += [word] * uncommon
-            tokens += more
+        batch = list(islice(supply, max(min(spare // (_ITEM_TOKENS * uncommon), _MOST_AT_ONCE), 1)))
+        words = run.word_numbers(batch)
+        sizes = size + uncommon * np.arange(1, len(words) + 1)
+        used = tokens + np.cumsum(run.word_tokens(words)) * uncommon
+        used += run.number_tokens_to(sizes) - run.number_tokens(0, size)
+        over = used + run.closing_tokens_of(sizes) > room
+        fits = int(over.argmax()) if over.any() else len(words)
+        chosen.append(words[:fits])
+        if fits < len(words):
+            return np.concatenate(chosen)
+        size, tokens = int(sizes[-1]), int(used[-1])

@@ -14,10 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from generators.pieces import Ids
 from generators.prose import sentences
 from generators.record import Needle
 from generators.rng import Stream
-from generators.tokenizer import Ids, Tokenizer, same_ids
+from generators.tokenizer import Tokenizer, same_ids
 from harness.errors import InputError
 
 _POOL = 384
@@ -72,16 +73,6 @@ def impossible(asked: int, needed: int, what: str) -> InputError:
         f"{asked:,} tokens are too few: {what} alone take {needed:,}. Ask for a longer context or for less"
         " in it."
     )
-
-
-def gather(flat: Ids, start: NDArray[np.int64], count: NDArray[np.int64], picks: NDArray[np.int64]) -> Ids:
-    """The ids of `picks`, one after the other, from a table of ragged rows."""
-    counts = count[picks]
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    shift = np.repeat(start[picks] - (ends - counts), counts)
-    ids: Ids = flat[shift + np.arange(total)]
-    return ids
 
 
 def split_ask(ask: str) -> tuple[str, str]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import platform
 import re
 import sysconfig
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from generators.assemble import Draft
@@ -116,7 +118,7 @@ class _Source:
     path: str
     text: str
 
-    @property
+    @cached_property
     def definitions(self) -> list[tuple[str, int]]:
         """Names defined at the top level and where their lines end."""
         return [(match.group(1), match.end()) for match in _DEFINITION.finditer(self.text)]
@@ -131,8 +133,7 @@ def code_repository(context: Context, *, root: str | None = None) -> Built:
     folder = Path(root or sysconfig.get_path("stdlib")).expanduser()
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}.")
-    found = (path.relative_to(folder) for path in folder.rglob("*.py"))
-    paths = sorted(path.as_posix() for path in found if not _LEFT_OUT & set(path.parts))
+    paths = _source_paths(folder)
     if len(paths) < len(LETTERS):
         raise InputError(f"{folder} holds {len(paths)} Python files; {len(LETTERS)} choices need as many.")
     stream = context.stream.child("repository")
@@ -149,6 +150,17 @@ def code_repository(context: Context, *, root: str | None = None) -> Built:
     return _ask_sources(context, sources, stream, root)
 
 
+def _source_paths(folder: Path) -> list[str]:
+    """Paths of Python sources below a folder, in the order of their names."""
+    found: list[str] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        inside = Path(place).relative_to(folder)
+        # A folder may be called so, too; it is passed over when read.
+        found += [(inside / name).as_posix() for name in [*names, *folders] if name.endswith(".py")]
+    return sorted(found)
+
+
 def _read_source(folder: Path, name: str) -> _Source | None:
     """A source file, or None for one that is no plain UTF-8 or is empty."""
     try:
@@ -159,8 +171,11 @@ def _read_source(folder: Path, name: str) -> _Source | None:
 
 
 def _ask_sources(context: Context, sources: list[_Source], stream: Stream, root: str | None) -> Built:
-    joined = "".join(_listing(source) for source in sources)
-    sample = joined[:_SAMPLE_CHARACTERS]
+    sample = ""
+    for source in sources:
+        if len(sample) < _SAMPLE_CHARACTERS:
+            sample += _listing(source)
+    sample = sample[:_SAMPLE_CHARACTERS]
     per_token = len(sample) / max(_estimated_tokens(context.tokenizer, sample), 1)
     # Characters that surely stay: the question and an uncertain ratio are taken off.
     surely = int(max(context.context_tokens - 320, context.context_tokens // 3) * per_token * 0.7)

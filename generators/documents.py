@@ -10,19 +10,21 @@ import numpy as np
 
 from generators.assemble import Draft, impossible, split_ask
 from generators.fillers import UnitBlock, UnitTable
+from generators.lexicon import Lexicon
+from generators.pieces import SPACE, Ids, Rows
 from generators.rng import Stream
-from generators.tokenizer import Ids, Tokenizer
+from generators.tokenizer import Tokenizer
 from generators.words import LFS_MARKER
 from harness.errors import InputError
 
-# A space between non-spaces; pre-tokenisers always split before it.
-_SPACE = re.compile(r"(?<=\S) (?=\S)")
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=\S)")
 _UNIT_CHARACTERS = 400
 _CHUNK_CHARACTERS = 4096
-_BATCH_CHARACTERS = 1 << 18
+# The cut is looked for in a region that ends at a multiple of so many chunks.
+_CHUNKS = 64
 _SAMPLE_CHARACTERS = 1 << 15
 _PIECES_AT_ONCE = 1024
+_SLACK_TOKENS = 64
 # What may stand where a document was cut: one of them makes the length exact where no cut alone does.
 _CUT_MARKS = ("", " ...", "\n...", *("." * count for count in range(1, 7)), *(" ." * n for n in range(1, 9)))
 
@@ -79,8 +81,8 @@ def split_sentences(text: str) -> list[str]:
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         place = start
         while stop - place > 2 * _UNIT_CHARACTERS:
-            space = _SPACE.search(text, place + _UNIT_CHARACTERS, stop)
-            if space is None and _SPACE.search(text, place + 1, stop) is None:
+            space = SPACE.search(text, place + _UNIT_CHARACTERS, stop)
+            if space is None and SPACE.search(text, place + 1, stop) is None:
                 # No spaces at all (Chinese, a long token): split anywhere; the check corrects it.
                 cut = place + _UNIT_CHARACTERS
             elif space is None:
@@ -144,9 +146,10 @@ class UserText:
         pieces = split_sentences(window if window.startswith(" ") else " " + window)
         pieces = [piece for piece in pieces if self._leave_out is None or not self._leave_out.search(piece)]
         ids: list[Ids] = []
+        lexicon = Lexicon(self._tokenizer)
         tokens = 0
         while len(ids) < len(pieces) and tokens < room_tokens:
-            batch = self._tokenizer.piece_ids(pieces[len(ids) : len(ids) + _PIECES_AT_ONCE])
+            batch = lexicon.long_rows(pieces[len(ids) : len(ids) + _PIECES_AT_ONCE])
             ids += batch
             tokens += sum(map(len, batch))
         return pieces, ids
@@ -159,13 +162,13 @@ class UserText:
         left = room_tokens - (int(ends[fits - 1]) if fits else 0)
         if fits < len(ids) and left > 0:
             piece = pieces[fits]
-            cuts = [match.start() for match in _SPACE.finditer(piece)] or [*range(8, len(piece), 8)]
+            cuts = [match.start() for match in SPACE.finditer(piece)] or [*range(8, len(piece), 8)]
             parts = self._tokenizer.piece_ids([pieces[fits][:cut] for cut in cuts])
             whole = [i for i, row in enumerate(parts) if len(row) <= left and cuts[i]]
             if whole:
                 texts, rows = [*texts, pieces[fits][: cuts[whole[-1]]]], [*rows, parts[whole[-1]]]
         bounds = np.arange(len(texts) + 1)
-        return UnitBlock(UnitTable.of_ids(texts, rows), bounds[:-1], bounds)
+        return UnitBlock(UnitTable.of_rows(texts, Rows.of_list(rows)), bounds[:-1], bounds)
 
 
 def chunk_ends(text: str, start: int) -> list[int]:
@@ -173,10 +176,18 @@ def chunk_ends(text: str, start: int) -> list[int]:
     ends = []
     place = start
     while place < len(text):
-        space = _SPACE.search(text, min(place + _CHUNK_CHARACTERS, len(text)))
+        space = SPACE.search(text, min(place + _CHUNK_CHARACTERS, len(text)))
         place = space.start() if space else len(text)
         ends.append(place)
     return ends
+
+
+def _next_batch(counts: Sequence[int], want_tokens: int) -> int:
+    """How many chunks to tokenise next: many at once, which is faster, but no more than are needed."""
+    if not counts:
+        return _CHUNKS
+    missing = (want_tokens - sum(counts)) * len(counts) / max(sum(counts), 1)
+    return max(int(missing * 0.95), _CHUNKS // 8)
 
 
 def truncated(
@@ -200,15 +211,16 @@ def truncated(
     near_tokens = len(tokenizer.piece_ids([near], after="a")[0])
     ends = chunk_ends(body, len(head))
     pieces: list[Ids] = []
+    lexicon = Lexicon(tokenizer)
     counts: list[int] = []
     while sum(counts) < want - near_tokens and len(pieces) < len(ends):
-        batch = ends[len(pieces) : len(pieces) + _BATCH_CHARACTERS // _CHUNK_CHARACTERS]
+        batch = ends[len(pieces) : len(pieces) + _next_batch(counts, want - near_tokens)]
         starts = [ends[len(pieces) - 1] if pieces else 0, *batch[:-1]]
         texts = [body[a:b] for a, b in zip(starts, batch, strict=True)]
         if pieces:
-            pieces += tokenizer.piece_ids(texts)
+            pieces += lexicon.long_rows(texts)
         else:
-            pieces += [tokenizer.first_ids(texts[0]), *tokenizer.piece_ids(texts[1:])]
+            pieces += [tokenizer.first_ids(texts[0]), *lexicon.long_rows(texts[1:])]
         counts = [len(ids) for ids in pieces]
     total = sum(counts)
     if total < want - near_tokens:
@@ -217,13 +229,15 @@ def truncated(
             f" {target_tokens:,}: choose a longer document or a shorter context."
         )
     # The cut falls into the last chunk or two; all before them stay as they are.
+    reached = int(np.searchsorted(np.cumsum(counts), want - near_tokens)) + 1
     keep = max(int(np.searchsorted(np.cumsum(counts), want - near_tokens - 256)) - 1, 0)
     begin = ends[keep - 1] if keep else 0
-    region = body[begin : ends[min(len(pieces), len(ends)) - 1]]
+    region = body[begin : ends[min(-(-reached // _CHUNKS) * _CHUNKS, len(ends)) - 1]]
     want_region = want - sum(counts[:keep])
+    tokens_at = _Steps([0, *(end - begin for end in ends[keep : len(pieces)])], [0, *counts[keep:]])
     least = max(len(head) - begin, 0)
     for mark in _CUT_MARKS:
-        found = _cut(tokenizer, region, mark + near, want_region, least, not keep)
+        found = _cut(tokenizer, region, mark + near, want_region, least, not keep, tokens_at)
         if found is not None:
             cut, ids = found
             text = body[: begin + cut]
@@ -235,8 +249,37 @@ def truncated(
     )
 
 
+class _Steps:
+    """About how many tokens a text has up to a character, from the counts of its parts.
+
+    Args:
+        ends: where the parts end, 0 first.
+        counts: their tokens, 0 first.
+    """
+
+    def __init__(self, ends: Sequence[int], counts: Sequence[int]) -> None:
+        self._ends, self._totals = np.asarray(ends), np.cumsum(counts)
+
+    def surely_short(self, cut: int, want_tokens: int) -> bool | None:
+        """Whether the text up to `cut` has fewer tokens than are wanted; None where that is too close."""
+        part = int(np.searchsorted(self._ends, cut))
+        if part == len(self._ends):
+            return None
+        # Parts may merge by a token or so, and a little text follows the cut.
+        slack = _SLACK_TOKENS + 4 * part
+        if self._totals[part] + slack < want_tokens:
+            return True
+        return False if self._totals[max(part - 1, 0)] - slack > want_tokens else None
+
+
 def _cut(
-    tokenizer: Tokenizer, region: str, near: str, want_tokens: int, least: int, opening: bool
+    tokenizer: Tokenizer,
+    region: str,
+    near: str,
+    want_tokens: int,
+    least: int,
+    opening: bool,
+    tokens_at: _Steps,
 ) -> tuple[int, Ids] | None:
     """Where to cut `region` so that what is left and `near` are `want_tokens` tokens, and their ids."""
 
@@ -248,7 +291,8 @@ def _cut(
     # Token counts grow with the cut but for small steps back where tokens merge: close in, then look around.
     while high - low > 16:
         middle = (low + high) // 2
-        if len(count(middle)) < want_tokens:
+        short = tokens_at.surely_short(middle, want_tokens)
+        if len(count(middle)) < want_tokens if short is None else short:
             low = middle
         else:
             high = middle

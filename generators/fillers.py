@@ -9,39 +9,41 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.assemble import gather
+from generators.lexicon import Lexicon
+from generators.pieces import Ids, Rows
 from generators.prose import draw_sentences, grammar
 from generators.rng import Stream
-from generators.tokenizer import Ids, Tokenizer
+from generators.tokenizer import Tokenizer
 
-_BATCH = 2048
+_BATCH = 1024
 _FIRST_BATCH, _LARGEST_BATCH = 64, 8192
 
 
 @dataclass(frozen=True)
 class UnitTable:
-    """The ids of many short pieces, as ragged rows of one array."""
+    """Many short pieces and their ids."""
 
     texts: NDArray[np.object_]
-    flat: Ids
-    start: NDArray[np.int64]
-    count: NDArray[np.int64]
+    rows: Rows
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, pieces: list[str]) -> UnitTable:
         """Tokenise each piece once."""
-        return cls.of_ids(pieces, tokenizer.piece_ids(pieces))
+        return cls.of_rows(pieces, tokenizer.piece_rows(pieces))
 
     @classmethod
-    def of_ids(cls, pieces: list[str], ids: list[Ids]) -> UnitTable:
+    def of_rows(cls, pieces: list[str], rows: Rows) -> UnitTable:
         """A table of pieces whose ids are known."""
-        count = np.asarray([len(row) for row in ids], dtype=np.int64)
-        flat = np.concatenate(ids) if ids else np.zeros(0, dtype=np.uint32)
-        return cls(np.asarray(pieces, dtype=object), flat, np.cumsum(count) - count, count)
+        return cls(np.asarray(pieces, dtype=object), rows)
+
+    @property
+    def count(self) -> NDArray[np.int64]:
+        """Tokens of each piece."""
+        return self.rows.count
 
     def render(self, picks: NDArray[np.int64]) -> tuple[str, Ids]:
         """Text and ids of the picked pieces, one after the other."""
-        return "".join(self.texts[picks].tolist()), gather(self.flat, self.start, self.count, picks)
+        return "".join(self.texts[picks].tolist()), self.rows.take(picks)
 
 
 @dataclass(frozen=True)
@@ -105,30 +107,34 @@ class Pattern:
     def __init__(
         self, tokenizer: Tokenizer, pattern: Sequence[str | int], rows: Iterable[Sequence[str]]
     ) -> None:
-        self._tokenizer, self._pattern, self._rest = tokenizer, pattern, iter(rows)
-        self._fixed = [item for item in pattern if isinstance(item, str)]
-        self._texts: list[str] = list(self._fixed)
-        self._ids: list[Ids] = tokenizer.piece_ids(self._fixed)
-        self._fixed_tokens = sum(map(len, self._ids))
-        self._slots = len(pattern) - len(self._fixed)
+        self._pattern, self._rest = pattern, iter(rows)
+        fixed = [item for item in pattern if isinstance(item, str)]
+        self._lexicon = Lexicon(tokenizer)
+        self._fixed, self._fixed_tokens = len(fixed), int(self._lexicon.append(fixed).count.sum())
+        self._slots = len(pattern) - len(fixed)
+        self._tokens = 0
 
     def take(self, room_tokens: int) -> UnitBlock:
         """As many sentences as fit in `room_tokens`; all of them where more would fit."""
-        while self._tokens() < room_tokens and (more := list(islice(self._rest, _BATCH))):
-            words = [word for row in more for word in row]
-            self._texts += words
-            self._ids += self._tokenizer.piece_ids(words)
-        count = self._count()
+        while self._tokens < room_tokens and (more := list(islice(self._rest, self._expected(room_tokens)))):
+            words = self._lexicon.append([word for row in more for word in row])
+            self._tokens += int(words.count.sum()) + len(more) * self._fixed_tokens
+        count = self._count
         picks = np.empty((count, len(self._pattern)), dtype=np.int64)
-        first_slot = len(self._fixed) + self._slots * np.arange(count)
-        fixed = iter(range(len(self._fixed)))
+        first_slot = self._fixed + self._slots * np.arange(count)
+        fixed = iter(range(self._fixed))
         for column, item in enumerate(self._pattern):
             picks[:, column] = next(fixed) if isinstance(item, str) else first_slot + item
         bounds = np.arange(count + 1) * len(self._pattern)
-        return UnitBlock(UnitTable.of_ids(self._texts, self._ids), picks.ravel(), bounds).first(room_tokens)
+        table = UnitTable.of_rows(self._lexicon.texts, self._lexicon.rows)
+        return UnitBlock(table, picks.ravel(), bounds).first(room_tokens)
 
+    @property
     def _count(self) -> int:
-        return (len(self._texts) - len(self._fixed)) // self._slots
+        return (len(self._lexicon) - self._fixed) // self._slots
 
-    def _tokens(self) -> int:
-        return sum(map(len, self._ids)) + (self._count() - 1) * self._fixed_tokens
+    def _expected(self, room_tokens: int) -> int:
+        """About how many more sentences fit; many are tokenised at once, which is faster."""
+        if not self._count:
+            return _BATCH
+        return int((room_tokens - self._tokens) * self._count / self._tokens * 1.01) + 16

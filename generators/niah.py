@@ -6,7 +6,7 @@ over and over), and in places that are drawn from the whole text rather than fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from generators.assemble import Draft, Filler, haystack
 from generators.documents import UserText, expand, read_text
@@ -28,7 +28,8 @@ from harness.errors import ConfigError
 
 _KINDS = {"numbers": "number", "words": "word", "uuids": "uuid"}
 _HAYSTACKS = ("noise", "needles", "prose")
-_DIGITS = 7
+# Numbers have seven digits.
+_LEAST_NUMBER = 1_000_000
 # No needle is shorter, so a text of n tokens holds fewer than n / 8 of them.
 _NEEDLE_TOKENS = 8
 
@@ -181,28 +182,37 @@ class _Labels:
     def __init__(
         self, stream: Stream, keys_kind: str, values_kind: str, keys: int, values: int, background: str
     ) -> None:
-        # Where both are words they come from one draw, so that no key is a value.
-        shared = (
-            _draw(stream.child("labels"), "words", keys + values)
-            if keys_kind == values_kind == "words"
-            else []
-        )
-        key_list = shared[:keys] or _draw(stream.child("keys"), keys_kind, keys)
-        value_list = shared[keys:] or _draw(stream.child("values"), values_kind, values)
-        self.keys: Iterator[str] = (key for key in key_list if key not in background)
-        self.values: Iterator[str] = (value for value in value_list if value not in background)
+        if keys_kind == values_kind == "words":
+            # From one draw, so that no key is a value.
+            shared = _draw(stream.child("labels"), "words", keys + values)
+            drawn_keys, drawn_values = shared[:keys], shared[keys:]
+        else:
+            drawn_keys = _draw(stream.child("keys"), keys_kind, keys)
+            drawn_values = _draw(stream.child("values"), values_kind, values)
+        # Written out only as far as they are used.
+        spelled_keys = map(_SPELL[keys_kind], drawn_keys)
+        spelled_values = map(_SPELL[values_kind], drawn_values)
+        self.keys: Iterator[str] = (key for key in spelled_keys if key not in background)
+        self.values: Iterator[str] = (value for value in spelled_values if value not in background)
 
 
-def _draw(stream: Stream, kind: str, count: int) -> list[str]:
+def _draw(stream: Stream, kind: str, count: int) -> list[int]:
+    """Numbers of different labels of a kind, in random order."""
     if kind == "words":
-        return [compound(number) for number in stream.distinct(compound_count(), count)]
+        return stream.distinct(compound_count(), count)
     if kind == "numbers":
-        low = 10 ** (_DIGITS - 1)
-        return [str(low + number) for number in stream.distinct(9 * low, count)]
-    words = stream.words(2 * count)
-    return [_uuid(int(words[2 * i]), int(words[2 * i + 1])) for i in range(count)]
+        return stream.distinct(_LEAST_NUMBER * 9, count)
+    words = stream.words(2 * count).tolist()
+    return [high << 64 | low for high, low in zip(words[0::2], words[1::2], strict=True)]
 
 
-def _uuid(high: int, low: int) -> str:
-    digits = f"{high:016x}{low:016x}"
+def _number(number: int) -> str:
+    return str(_LEAST_NUMBER + number)
+
+
+def _uuid(number: int) -> str:
+    digits = f"{number:032x}"
     return "-".join((digits[:8], digits[8:12], "4" + digits[13:16], "a" + digits[17:20], digits[20:]))
+
+
+_SPELL: dict[str, Callable[[int], str]] = {"words": compound, "numbers": _number, "uuids": _uuid}

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from generators.tokenizer import Ids, as_ids, ids_sha256
+from generators.pieces import Ids
+from generators.tokenizer import as_ids, ids_sha256
 from harness.errors import InputError
 
 GENERATOR_VERSION = "1"

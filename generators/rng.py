@@ -79,11 +79,12 @@ class Stream:
         if count > limit:
             raise InputError(f"{count:,} different items are asked for, but only {limit:,} exist.")
         if limit <= 4 * count + 1024:
-            return [int(i) for i in self.permutation(limit)[:count]]
+            kept: list[int] = self.permutation(limit)[:count].tolist()
+            return kept
         chosen: dict[int, None] = {}
         while len(chosen) < count:
-            for i in self.below(limit, count - len(chosen)):
-                chosen.setdefault(int(i))
+            for i in self.below(limit, count - len(chosen)).tolist():
+                chosen.setdefault(i)
         return list(chosen)
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
@@ -92,4 +93,4 @@ class Stream:
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """`items` in random order."""
-        return [items[int(i)] for i in self.permutation(len(items))]
+        return [items[i] for i in self.permutation(len(items)).tolist()]

@@ -18,18 +18,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
 from generators.chat import find_template, read_config, render_frame
+from generators.pieces import Ids, Rows, byte_ends, cut, stand_alone, token_bytes
+from generators.tokenizer_spec import (
+    GAP,
+    MARK_CLOSE,
+    MARK_OPEN,
+    SEPARATOR,
+    added_tokens,
+    parse,
+    unknown_id,
+    with_markers,
+    wrapping_ids,
+)
 from harness.errors import InputError
 
 T = TypeVar("T")
-Ids = NDArray[np.uint32]
-_MARK_OPEN, _MARK_CLOSE = "\ue000", "\ue001"
-_SEPARATOR, _GAP = "\ue004", "\ue005"
-_RESERVED = re.compile(f"{_MARK_OPEN}[0-9]+{_MARK_CLOSE}|{_SEPARATOR}")
+_RESERVED = re.compile(f"{MARK_OPEN}[0-9]+{MARK_CLOSE}|{SEPARATOR}")
 _PIECES_AT_ONCE = 4096
+_JOINED_AT_ONCE = 32768
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
 
@@ -86,6 +95,7 @@ class Tokenizer:
         fingerprint: SHA-256 of tokenizer.json and of the chat frame; equal fingerprints give equal prompts.
         before, after: text that the chat template puts around the user message.
         additive: False once a piece was seen to merge with the text before it.
+        splits_before_spaces: True where tokens are known not to reach over a single space between words.
     """
 
     def __init__(
@@ -93,23 +103,25 @@ class Tokenizer:
     ) -> None:
         self.path = path
         self.before, self.after = frame or ("", "")
-        spec = _parse(path, source)
-        self._added = _added_tokens(spec, config)
-        self._prefix, self._suffix = ((), ()) if frame else _wrapping_ids(spec)
+        spec = parse(path, source)
+        self._added = added_tokens(spec, config)
+        self._prefix, self._suffix = ((), ()) if frame else wrapping_ids(spec)
         digest = hashlib.sha256(source)
         digest.update(json.dumps([self.before, self.after, bool(frame)]).encode())
         self.fingerprint = digest.hexdigest()
-        self._tokenizer, self._to_real = _with_markers(spec, self._added)
-        separator = self._tokenizer.token_to_id(_SEPARATOR)
-        assert separator is not None  # _with_markers added it
+        self._tokenizer, self._to_real = with_markers(spec, self._added)
+        separator = self._tokenizer.token_to_id(SEPARATOR)
+        assert separator is not None  # with_markers added it
         self._separator_id = separator
         size = 1 + max([self._tokenizer.get_vocab_size(), separator, *self._to_real, *self._added.values()])
         self._real = np.arange(size, dtype=np.uint32)
         self._real[list(self._to_real)] = list(self._to_real.values())
         # A special token's own id can come from plain text only where the vocabulary spells it out.
         self._forbidden = np.zeros(size, dtype=bool)
-        unknown = _unknown_id(spec)
+        unknown = unknown_id(spec)
         self._forbidden[[i for i in self._added.values() if i not in self._to_real and i != unknown]] = True
+        self._lengths = token_bytes(spec, self._added, self._tokenizer, size)
+        self.splits_before_spaces = self._lengths is not None
         self.additive = True
         self._cache: dict[str, Any] = {}
         self._frame_before, self._frame_after = self._mark(self.before), self._mark(self.after)
@@ -137,7 +149,7 @@ class Tokenizer:
         """All ids of ordinary tokens, ascending: neither special nor otherwise added."""
         added = set(self._added.values())
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=False).items()
-        return as_ids(sorted({i for token, i in vocabulary if not token.startswith(_GAP)} - added))
+        return as_ids(sorted({i for token, i in vocabulary if not token.startswith(GAP)} - added))
 
     def encode(self, content: str) -> Ids:
         """The ids of a whole prompt: chat frame, `content`, generation prompt.
@@ -184,7 +196,7 @@ class Tokenizer:
         for first in range(0, len(pieces), _PIECES_AT_ONCE):
             group = pieces[first : first + _PIECES_AT_ONCE]
             # The separator is an added token, at which the text is split before anything else.
-            joined = _SEPARATOR + "".join(f"{after}{piece}{_SEPARATOR}" for piece in group)
+            joined = SEPARATOR + "".join(f"{after}{piece}{SEPARATOR}" for piece in group)
             raw = as_ids(self._encode([joined])[0])
             ids = self._checked(raw)
             cuts = np.flatnonzero(raw == self._separator_id)
@@ -195,6 +207,32 @@ class Tokenizer:
                 alone = same_ids(body[: len(lead)], lead)
                 found.append(body[len(lead) :] if alone else None)
         return found
+
+    def piece_rows(self, pieces: Sequence[str]) -> Rows:
+        """`piece_ids` for many pieces."""
+        groups = [pieces[i : i + _JOINED_AT_ONCE] for i in range(0, len(pieces), _JOINED_AT_ONCE)]
+        found = []
+        for group in groups:
+            rows = self._joined_rows(group)
+            found.append(Rows.of_list(self.piece_ids(group)) if rows is None else rows)
+        if len(found) == 1:
+            return found[0]
+        flat = np.concatenate([as_ids([]), *(rows.flat for rows in found)])
+        return Rows.of(flat, np.concatenate([np.zeros(0, dtype=np.int64), *(rows.count for rows in found)]))
+
+    def _joined_rows(self, pieces: Sequence[str]) -> Rows | None:
+        """The ids of pieces from those of the text that they make up, where that can be cut for certain."""
+        if self._lengths is None or not stand_alone(pieces):
+            return None
+        lead = "."
+        ends = byte_ends(pieces, len(lead))
+        if ends is None:
+            return None
+        raw = as_ids(self._encode([lead + "".join(pieces)])[0])
+        places = cut(raw, self._lengths, len(lead), ends)
+        if places is None:
+            return None
+        return Rows.of(self._checked(raw)[places[0] :], np.diff(places))
 
     def piece_ids(self, pieces: Sequence[str], after: str = ".") -> list[Ids]:
         """`separate_ids` where pieces are meant to have ids of their own.
@@ -247,7 +285,7 @@ class Tokenizer:
                 f"The text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start};"
                 " it is not valid Unicode. Repair or drop that character."
             ) from error
-        if match := _RESERVED.search(text):
+        if not text.isascii() and (match := _RESERVED.search(text)):
             raise InputError(
                 f"The text has the private-use sequence {match.group()!r} at character {match.start()},"
                 " which is reserved here. Drop it from the text."
@@ -275,97 +313,7 @@ class Tokenizer:
             return frame
         names = sorted(self._added, key=len, reverse=True)
         pattern = "|".join(re.escape(name) for name in names)
-        return re.sub(pattern, lambda match: f"{_MARK_OPEN}{self._added[match.group()]}{_MARK_CLOSE}", frame)
+        return re.sub(pattern, lambda match: f"{MARK_OPEN}{self._added[match.group()]}{MARK_CLOSE}", frame)
 
     def _content_of(self, token_id: int) -> str:
         return next(content for content, i in self._added.items() if i == token_id)
-
-
-def _parse(path: str, source: bytes) -> dict[str, Any]:
-    try:
-        spec = json.loads(source)
-    except ValueError as error:
-        pointer = source.startswith(b"version https://git-lfs")
-        why = "a Git LFS pointer; fetch the file with `git lfs pull`" if pointer else f"not JSON ({error})"
-        raise InputError(f"The tokenizer at {path} is {why}.") from error
-    if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict) or "vocab" not in spec["model"]:
-        raise InputError(f"The file at {path} is not a Hugging Face tokenizer.json: it has no vocabulary.")
-    return spec
-
-
-def _added_tokens(spec: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
-    """Added tokens by content; `tokenizer_config.json` may know some that tokenizer.json lacks."""
-    added = {token["content"]: int(token["id"]) for token in spec.get("added_tokens") or []}
-    vocabulary = spec["model"]["vocab"]
-    if not isinstance(vocabulary, dict):
-        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
-    taken = set(vocabulary.values())
-    for content, number in added.items():
-        if vocabulary.get(content, number) != number or (content not in vocabulary and number in taken):
-            raise InputError(
-                f"The tokenizer contradicts itself: its added token {content!r} has the id {number}, which"
-                " its vocabulary gives otherwise."
-            )
-    for number_text, token in (config.get("added_tokens_decoder") or {}).items():
-        added.setdefault(token["content"], int(number_text))
-    return {content: number for content, number in added.items() if content}
-
-
-def _unknown_id(spec: Mapping[str, Any]) -> int | None:
-    model = spec["model"]
-    if model.get("unk_id") is not None:
-        return int(model["unk_id"])
-    vocab = model["vocab"]
-    return vocab.get(model.get("unk_token")) if isinstance(vocab, dict) else None
-
-
-def _without_gaps(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The model with unused ids filled: a new token's id is the size of the vocabulary."""
-    vocabulary = model["vocab"]
-    if not isinstance(vocabulary, dict):
-        return dict(model)
-    used = set(vocabulary.values())
-    gaps = {f"{_GAP}{number}{_GAP}": number for number in range(max(used, default=0)) if number not in used}
-    return {**model, "vocab": {**vocabulary, **gaps}}
-
-
-def _with_markers(
-    spec: Mapping[str, Any], added: Mapping[str, int]
-) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
-    """The tokenizer with its added tokens renamed, and their real ids by the ids of the markers."""
-    flags = {token["content"]: token for token in spec.get("added_tokens") or []}
-    default = {"single_word": False, "lstrip": False, "rstrip": False}
-    markers = {f"{_MARK_OPEN}{number}{_MARK_CLOSE}": content for content, number in added.items()}
-    # Limits or padding saved with a tokenizer must not cut or stretch prompts.
-    model = _without_gaps(spec["model"])
-    bare = {
-        **spec,
-        "model": model,
-        "added_tokens": [],
-        "truncation": None,
-        "padding": None,
-        "post_processor": None,
-    }
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(bare))
-    tokenizer.add_special_tokens(
-        [
-            tokenizers.AddedToken(
-                marker, normalized=False, **{name: flags.get(content, default)[name] for name in default}
-            )
-            for marker, content in markers.items()
-        ]
-    )
-    tokenizer.add_special_tokens([tokenizers.AddedToken(_SEPARATOR, normalized=False)])
-    vocabulary = tokenizer.get_vocab()
-    return tokenizer, {vocabulary[marker]: added[content] for marker, content in markers.items()}
-
-
-def _wrapping_ids(spec: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that the tokenizer itself puts around a text (BOS, EOS) where no chat template does."""
-    if not spec.get("post_processor"):
-        return (), ()
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**spec, "truncation": None, "padding": None}))
-    bare = tokenizer.encode("a", add_special_tokens=False).ids
-    full = tokenizer.encode("a").ids
-    start = next((i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare), 0)
-    return tuple(full[:start]), tuple(full[start + len(bare) :])

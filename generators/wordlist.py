@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from generators.assemble import Draft, by_count, combine, split_ask
 from generators.fillers import UnitTable
+from generators.lexicon import Lexicon
+from generators.pieces import Ids, Rows
 from generators.rng import Stream
-from generators.tokenizer import Ids, Tokenizer
+from generators.tokenizer import Tokenizer
 from generators.words import invented_words
 from harness.errors import InputError
 
@@ -18,7 +20,7 @@ from harness.errors import InputError
 _CLOSING_SYLLABLES = (1, 2, 4, 5, 7)
 _CLOSING_ITEMS = 3
 _MOST_CLOSING_ITEMS = 24
-_NUMBERS_AT_ONCE = 8192
+_LEAST_NUMBERS = 1024
 
 
 class WordRun:
@@ -33,54 +35,78 @@ class WordRun:
         self._near, self._rest = split_ask(ask)
         self._head_ids = tokenizer.first_ids(head)
         self._rest_ids = tokenizer.last_ids([self._rest], after=":")[0]
-        self._numbers: list[Ids] = tokenizer.cached("list numbers", list)
-        self._words: dict[str, Ids] = {}
+        self._numbers: Lexicon = tokenizer.cached("list numbers", lambda: Lexicon(tokenizer))
+        self._words = Lexicon(tokenizer)
         drawn = (invented_words(stream.child(size), 24, size) for size in _CLOSING_SYLLABLES)
         self._pool = [word for words in drawn for word in words]
         plain = self._tokenizer.piece_ids([f" {word}" for word in self._pool])
         self._stock, self._plain = by_count(plain), plain
+        self._typical = sorted(map(len, plain))[len(plain) // 2]
         self._endings = [word + dots for dots in ("", " .", " ..", " ...") for word in self._pool]
         self._final = tokenizer.separate_ids([f" {ending}{self._near}" for ending in self._endings])
         near_tokens = len(tokenizer.piece_ids([self._near], after="a")[0])
         self.fixed_tokens = len(self._head_ids) + near_tokens + len(self._rest_ids)
 
-    def word_tokens(self, words: Sequence[str]) -> list[int]:
+    def word_numbers(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers by which words are known here."""
+        return self._words.numbers([f" {word}" for word in words])
+
+    def word_tokens(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens of each word, its space included."""
-        new = [word for word in dict.fromkeys(words) if word not in self._words]
-        self._words.update(zip(new, self._tokenizer.piece_ids([f" {word}" for word in new]), strict=True))
-        return [len(self._words[word]) for word in words]
+        return self._words.rows.count[words]
+
+    def number_tokens_to(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of all numbers of runs of these sizes; none where the run has no numbers."""
+        most = int(sizes.max(initial=0))
+        if not self._numbered or not most:
+            return np.zeros(len(sizes), dtype=np.int64)
+        if len(self._numbers) < most:
+            first = len(self._numbers) + 1
+            last = max(most, first + _LEAST_NUMBERS)
+            self._numbers.append([f" {number}." for number in range(first, last + 1)])
+        ends = np.cumsum(self._numbers.rows.count[:most])
+        return np.where(sizes > 0, ends[sizes - 1], 0)
 
     def number_tokens(self, start: int, stop: int) -> int:
         """Tokens of the numbers of items start..stop-1, counted from 0; none where the run has no numbers."""
-        if not self._numbered:
-            return 0
-        while len(self._numbers) < stop:
-            first = len(self._numbers) + 1
-            more = [f" {number}." for number in range(first, first + _NUMBERS_AT_ONCE)]
-            self._numbers += self._tokenizer.piece_ids(more)
-        return sum(map(len, self._numbers[start:stop]))
+        before, behind = self.number_tokens_to(np.asarray([start, stop]))
+        return int(behind - before)
 
     def closing_tokens(self, items: int) -> int:
         """Room to leave for the closing words of a run of `items` words."""
-        typical = sorted(map(len, self._plain))[len(self._plain) // 2]
-        return _CLOSING_ITEMS * typical + self.number_tokens(items, items + _CLOSING_ITEMS)
+        return int(self.closing_tokens_of(np.asarray([items]))[0])
 
-    def finish(self, words: Sequence[str], target_tokens: int) -> Draft:
-        """The prompt with these words in order, closed to `target_tokens`."""
-        self.word_tokens(words)
-        self.number_tokens(0, len(words))
-        pieces: Iterable[Ids] = (self._words[word] for word in words)
-        text = "".join(f" {word}" for word in words)
+    def closing_tokens_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`closing_tokens` for several sizes of the run."""
+        numbers = self.number_tokens_to(sizes + _CLOSING_ITEMS) - self.number_tokens_to(sizes)
+        return _CLOSING_ITEMS * self._typical + numbers
+
+    def finish(self, words: NDArray[np.int64], target_tokens: int) -> Draft:
+        """The prompt with the words of these numbers in order, closed to `target_tokens`."""
+        count = len(words)
+        self.number_tokens(0, count)
+        texts, rows = self._words.texts, self._words.rows
+        picks = words
         if self._numbered:
-            pairs = zip(self._numbers, pieces, strict=False)
-            pieces = (ids for pair in pairs for ids in pair)
-            text = "".join(f" {number}. {word}" for number, word in enumerate(words, 1))
-        return self._close(text, np.concatenate([self._head_ids, *pieces]), len(words), target_tokens)
+            # One table of both, and turns: a number, a word.
+            numbers = self._numbers.rows
+            flat = np.concatenate([numbers.flat, rows.flat])
+            rows = Rows.of(flat, np.concatenate([numbers.count, rows.count]))
+            texts = self._numbers.texts + texts
+            picks = np.empty(2 * count, dtype=np.int64)
+            picks[0::2], picks[1::2] = np.arange(count), len(numbers) + words
+        return self.finish_units(UnitTable.of_rows(texts, rows), picks, target_tokens, items=count)
 
-    def finish_units(self, table: UnitTable, picks: NDArray[np.int64], target_tokens: int) -> Draft:
-        """The prompt with the picked units in order, closed to `target_tokens`; for runs without numbers."""
+    def finish_units(
+        self, table: UnitTable, picks: NDArray[np.int64], target_tokens: int, *, items: int = 0
+    ) -> Draft:
+        """The prompt with the picked units in order, closed to `target_tokens`.
+
+        Args:
+            items: numbers that are among the units.
+        """
         text, ids = table.render(picks)
-        return self._close(text, np.concatenate([self._head_ids, ids]), len(picks), target_tokens)
+        return self._close(text, np.concatenate([self._head_ids, ids]), items, target_tokens)
 
     def _close(self, body: str, ids: Ids, items: int, target_tokens: int) -> Draft:
         room = target_tokens - len(ids) - len(self._rest_ids)
@@ -109,7 +135,7 @@ class WordRun:
         for offset, (word, word_ids) in enumerate(zip(words, pieces, strict=True)):
             if self._numbered:
                 text.append(f" {items + offset + 1}.")
-                parts.append(self._numbers[items + offset])
+                parts.append(self._numbers.rows.take(np.asarray([items + offset])))
             text.append(f" {word}")
             parts.append(word_ids)
         return Draft("".join([*text, self._near, self._rest]), np.concatenate([*parts, self._rest_ids]))

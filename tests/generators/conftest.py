@@ -29,12 +29,7 @@ def vocabulary(request: pytest.FixtureRequest):
 
 
 def vocabulary_folder(config: pytest.Config, name: str) -> Path:
-    if name == "tiny":
-        return Path(__file__).parents[2] / "harness/engine/tiny/checkpoint"
-    folder = Path(config.cache.mkdir("vocabularies")) / name
-    if not (folder / "tokenizer_config.json").is_file():
-        try:
-            getattr(vocabularies, name)(folder)
-        except ModuleNotFoundError as error:
-            pytest.skip(str(error))
-    return folder
+    try:
+        return vocabularies.tokenizer_folder(name, Path(config.cache.mkdir("vocabularies")))
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))

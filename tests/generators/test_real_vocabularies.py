@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -10,49 +9,26 @@ import pytest
 import tokenizers
 
 import generators
+from benchmarks import vocabularies
+from benchmarks.inputs import TASKS, write_longbench
 from generators.audits import audit_answer
 from generators.verify import audit
 from tests.generators.conftest import vocabulary_folder
-from tests.generators.test_documents import row
 
-TASKS = {
-    "niah_single": {},
-    "niah_multikey": {"haystack_kind": "needles"},
-    "niah_multivalue": {},
-    "niah_multiquery": {},
-    "niah_multiquery_enum": {},
-    "vt": {},
-    "cwe": {"words": 30},
-    "fwe": {},
-    "fwe_enum": {},
-    "longbench_code_qa": {"data": "data.json"},
-    "code_repository": {},
-    "babilong_qa1": {},
-    "babilong_qa2": {},
-    "babilong_qa3": {},
-    "random": {},
-}
 SHORT = {"niah_multiquery_enum": {"keys": 4}, "cwe": {"words": 8}, "fwe_enum": {"words": 12}}
-VOCABULARIES = ("qwen", "tekken", "mistral", "tiny")
 
 
 @pytest.fixture(scope="module")
 def longbench(tmp_path_factory):
     """Rows of LongBench-v2's shape, one with a document longer than 1.04M tokens in every vocabulary."""
-    import orjson
-
-    sources = sorted(Path(os.__file__).parent.rglob("*.py"))
-    text = "".join(source.read_text("utf-8", errors="ignore") for source in sources[:3000])
     folder = tmp_path_factory.mktemp("longbench")
-    (folder / "short.json").write_bytes(orjson.dumps([row(text[:60_000])]))
-    (folder / "long.json").write_bytes(orjson.dumps([row(text[:9_000_000])]))
+    write_longbench(folder / "short.json", 60_000)
+    write_longbench(folder / "long.json", 9_000_000)
     return folder
 
 
 def check(vocabulary, request, longbench, name, task, length):
     folder = vocabulary_folder(request.config, name)
-    if not (folder / "tokenizer.json").is_file():
-        pytest.skip(f"there is no tokenizer in {folder}")
     tokenizer = vocabulary(name)
     params = {**TASKS[task], **(SHORT.get(task, {}) if length < 2000 else {})}
     if "data" in params:
@@ -76,7 +52,7 @@ def original(folder: Path) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("name", vocabularies.NAMES)
 @pytest.mark.parametrize("task", TASKS)
 def test_exact_at_short_lengths(vocabulary, request, longbench, name, task):
     for length in (512, 4096):
@@ -85,7 +61,7 @@ def test_exact_at_short_lengths(vocabulary, request, longbench, name, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [131_072, 1_040_000])
-@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("name", vocabularies.NAMES)
 @pytest.mark.parametrize("task", TASKS)
 def test_exact_at_long_lengths(vocabulary, request, longbench, name, task, length):
     check(vocabulary, request, longbench, name, task, length)
