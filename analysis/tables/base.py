@@ -154,7 +154,7 @@ class Site:
         and draft backend, and for window arms the operating window, unless `wanted` says otherwise."""
         if self.group is None:
             return []
-        conditions = _usual(self.group) | _usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
+        conditions = usual(self.group) | _usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
         if arm in WINDOWED_ARMS and "window_tokens" not in wanted:
             conditions["window_tokens"] = self.group.operating_window(batch=1)
         # A key given as None here lifts a condition; a real None is asked for by a function.
@@ -193,7 +193,8 @@ _CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backe
 _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 
 
-def _usual(group: Group) -> dict[str, Any]:
+def usual(group: Group) -> dict[str, Any]:
+    """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
     return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
 
 

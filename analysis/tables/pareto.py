@@ -10,8 +10,10 @@ from analysis.estimators import Estimate
 from analysis.paper import claim
 from analysis.pareto import pareto
 from analysis.study import NAN, Cell, Group, Study
-from analysis.tables.base import Column, Table, Value, header, sites
+from analysis.tables.base import Column, Table, Value, header, sites, usual
 from harness.points import WINDOWED_ARMS
+
+_SETUP = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature"})
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class RatePoint:
 def panels(group: Group, tp: int | None = None) -> dict[tuple[str, int, int], list[RatePoint]]:
     """Rate points by (task, context, tp); the frontier is drawn per arm, over its depths and batches.
 
-    Prompts and repeats are averaged; window arms stand at their operating window.
+    Prompts and repeats are averaged, at the group's usual precision and sampling; window arms stand at their
+    operating window. Runs within a fixed KV budget are about memory and left out.
     """
+    setup = {name: value for name, value in usual(group).items() if name in _SETUP}
     found: dict[tuple[str, int, int], list[Cell]] = defaultdict(list)
     for arm in ("dense", "native", group.window_arm):
         window = group.operating_window() if arm in WINDOWED_ARMS else None
-        for cell in group.select(probe=None, arm=arm, window_tokens=window):
+        for cell in group.select(probe=None, arm=arm, window_tokens=window, kv_budget_mib=None, **setup):
             p = cell.point
             if tp in (None, p.tp):
                 found[p.task, p.context_tokens, p.tp].append(cell)
