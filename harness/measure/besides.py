@@ -52,7 +52,10 @@ def ask_besides(
 def _audit(ask: penalty.Ask, point: Point, prompt_ids: Sequence[int]) -> dict[str, Any]:
     asked = {"repetition_penalty": point.repetition_penalty}
     try:
-        found = penalty.audit(ask, prompt_ids, asked, point.depth, point.arm in SPECULATIVE_ARMS)
+        # A prompt as long as the point's with its output fits the server, whatever the limit is.
+        tokens = min(penalty.NEW_TOKENS, point.max_new_tokens)
+        drafts = point.arm in SPECULATIVE_ARMS
+        found = penalty.audit(ask, prompt_ids, asked, point.depth, drafts, tokens)
     except ServerError as error:
         return {"state": str(penalty.Penalty.UNKNOWN), "reason": str(error), **asked}
     return found.as_dict(**asked)

@@ -82,7 +82,12 @@ class Audit:
 
 
 def audit(
-    ask: Ask, prompt_ids: Sequence[int], penalty: Mapping[str, float], depth: int, speculative: bool
+    ask: Ask,
+    prompt_ids: Sequence[int],
+    penalty: Mapping[str, float],
+    depth: int,
+    speculative: bool,
+    new_tokens: int = NEW_TOKENS,
 ) -> Audit:
     """Generate with a penalty, score the same output without, and compare. Three short requests.
 
@@ -91,12 +96,13 @@ def audit(
         penalty: `{"repetition_penalty": p}` or `{"frequency_penalty": f}`.
         depth: most tokens of one step.
         speculative: whether the server drafts.
+        new_tokens: length of the output; prompt and output together must be a prompt the server takes.
 
     Raises:
         ServerError: the server refused a request, or gave no log probabilities.
     """
     prompt = list(prompt_ids[:PROMPT_TOKENS])
-    sampling = {"temperature": 0.0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True, **penalty}
+    sampling = {"temperature": 0.0, "max_new_tokens": new_tokens, "ignore_eos": True, **penalty}
     first = ask([prompt], sampling, {"return_logprob": True, "top_logprobs_num": 8})[0]
     # One list of tokens a request.
     wanted = {"return_logprob": True, "token_ids_logprob": [_tokens_to_ask(first, prompt)]}
