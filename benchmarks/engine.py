@@ -73,6 +73,7 @@ def engine_arguments(settings: EngineSettings, model: Path, tokens: int, dtype: 
         "skip_tokenizer_init": True,
         "disable_radix_cache": True,
         "disable_overlap_schedule": True,
+        "sleep_on_idle": True,  # else the engines that wait for their turn spin on the cores
         "disable_cuda_graph": True,
         "mem_fraction_static": 0.1,
         "max_total_tokens": tokens,

@@ -63,12 +63,14 @@ def cpu_server_arguments(attention_backend: str = "intel_amx") -> list[str]:
 
     `intel_amx` is the one CPU attention backend with a multi-step draft; `triton` works when interpreted.
     Overlap scheduling is off for every arm because SGLang has none for speculative decoding on CPU, and
-    arms must differ in the draft only.
+    arms must differ in the draft only. An idle scheduler sleeps: it would otherwise spin on a core that the
+    next server, or the harness itself, computes with.
     """
     return [
         "--device", "cpu",
         "--attention-backend", attention_backend,
         "--disable-overlap-schedule",
+        "--sleep-on-idle",
         "--cuda-graph-backend-decode", "disabled",
         "--cuda-graph-backend-prefill", "disabled",
     ]  # fmt: skip

@@ -48,6 +48,7 @@ def test_arguments() -> None:
     assert arguments[arguments.index("--device") + 1] == "cpu"
     assert arguments[arguments.index("--attention-backend") + 1] == "intel_amx"
     assert cpu_server_arguments("triton")[3] == "triton"
+    assert "--sleep-on-idle" in arguments
 
 
 @pytest.mark.parametrize(("threads", "tp"), [(0, 1), (1, 0), (-1, 1)])
