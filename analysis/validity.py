@@ -126,11 +126,18 @@ def _retraction(record: Record) -> Iterator[Reason]:
 
 def _early_stop(record: Record) -> Iterator[Reason]:
     point = record.point
-    short = [r.completion_tokens for r in record.requests if r.completion_tokens < point.max_new_tokens]
+    # Requests of a shared prefill are asked for less, the first for most.
+    shared = record.extras.get("shared_prefill")
+    asked = shared["new_tokens"] if shared else [point.max_new_tokens] * len(record.requests)
+    short = [
+        (request.completion_tokens, tokens)
+        for request, tokens in zip(record.requests, asked, strict=False)
+        if request.completion_tokens < tokens
+    ]
     if short and point.ignore_eos:
-        yield Reason("early_stop", f"{min(short)} tokens came back, {point.max_new_tokens} were asked for")
-    elif short and min(short) < SHORT_DECODE_TOKENS:
-        text = f"the answer is only {min(short)} tokens long: compare it with care"
+        yield Reason("early_stop", f"{min(short)[0]} tokens came back, {min(short)[1]} were asked for")
+    elif short and min(short)[0] < SHORT_DECODE_TOKENS:
+        text = f"the answer is only {min(short)[0]} tokens long: compare it with care"
         yield Reason("short_decode", text, "note")
     aborted = [r for r in record.requests if r.finish_reason == "abort"]
     if aborted:

@@ -188,7 +188,7 @@ def _measure(
         raw = server.log_since(mark)
         return [_failure(point, failed, began, environment, server.info, info)], raw, True
     duration_s = time.monotonic() - clock
-    made = [_success(point, run, info, began, duration_s, environment, server.info)]
+    made = [_success(point, run, info, began, duration_s, environment, server.info, new_tokens)]
     made[0].samples = sampler.columns()
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
@@ -253,8 +253,9 @@ def _success(
     duration_s: float,
     environment: dict[str, Any],
     server: ServerInfo,
+    new_tokens: Sequence[int] | None = None,
 ) -> Record:
-    reasons = _invalid_reasons(point, run)
+    reasons = _invalid_reasons(point, run, new_tokens or [point.max_new_tokens] * point.batch)
     return Record(
         key=point.key,
         point=point,
@@ -272,10 +273,13 @@ def _success(
     )
 
 
-def _invalid_reasons(point: Point, run: TimedRun) -> list[str]:
-    """What makes a finished run no measurement at all; finer verdicts are the analysis' business."""
+def _invalid_reasons(point: Point, run: TimedRun, new_tokens: Sequence[int]) -> list[str]:
+    """What makes a finished run no measurement at all; finer verdicts are the analysis' business.
+
+    `new_tokens` is what each request was asked for.
+    """
     reasons = []
-    for request in run.requests:
+    for request, tokens in zip(run.requests, new_tokens, strict=True):
         prompt = check_prompt_tokens(point.context_tokens, request.prompt_tokens, request.cached_tokens)
         reasons.append(prompt.reason)
         if request.cached_tokens:
@@ -284,7 +288,7 @@ def _invalid_reasons(point: Point, run: TimedRun) -> list[str]:
             )
         if point.ignore_eos:
             asked = check_completion_tokens(
-                point.max_new_tokens, request.completion_tokens, request.finish_reason, ignore_eos=True
+                tokens, request.completion_tokens, request.finish_reason, ignore_eos=True
             )
             reasons.append(asked.reason)
     return sorted({reason for reason in reasons if reason})

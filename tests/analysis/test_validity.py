@@ -124,6 +124,15 @@ def test_throttling_is_named() -> None:
     assert "power_cap" in judge(with_clocks()).text
 
 
+def test_requests_of_a_shared_prefill_may_be_shorter() -> None:
+    record = make_record("native", batch=2, ignore_eos=True, max_new_tokens=300)
+    lengths = [request.completion_tokens for request in record.requests]
+    record.extras["shared_prefill"] = {"batches": [2, 1], "new_tokens": lengths}
+    assert "early_stop" not in {reason.code for reason in judge(record).reasons}
+    record.extras["shared_prefill"]["new_tokens"] = [lengths[0], lengths[1] + 1]
+    assert "early_stop" in {reason.code for reason in judge(record).reasons}
+
+
 def test_imported_records_need_no_reply() -> None:
     record = make_record(record={"requests": [], "source": "imported", "prefill_steps": PrefillSteps()})
     assert judge(record).valid
