@@ -92,6 +92,7 @@ class Arm:
             "skip_tokenizer_init": True,
             "disable_radix_cache": True,
             "disable_overlap_schedule": True,
+            "sleep_on_idle": True,
             "disable_cuda_graph": True,
             "mem_fraction_static": 0.1,
             "max_total_tokens": 20_000,
