@@ -6,6 +6,7 @@ from rich.console import Console
 
 from analysis.acceptance import acceptance_length, conditional_acceptance
 from analysis.estimators import length_agreement, step_statistics
+from analysis.extras import DecisionProbe
 from harness import compose, study
 from harness.records import Outcome, read_all, read_log
 from harness.server import processes
@@ -36,6 +37,8 @@ def measured(tmp_path_factory):
         for arm in ARMS
         for seed in (0, 1)
     ]
+    probed = [*COMMON, "arm=native", "probe=decision", "seed=0"]
+    cells.append(compose.open_cell(compose.load(probed)))
     outcome = study.measure(cells, results, console=Console(stderr=True))
     return results, outcome
 
@@ -44,7 +47,7 @@ def measured(tmp_path_factory):
 def by_arm(measured):
     _, outcome = measured
     found = {}
-    for record in outcome.records:
+    for record in (r for r in outcome.records if r.point.probe is None):
         found.setdefault(record.point.arm, {})[record.point.seed] = record
     return found
 
@@ -55,7 +58,7 @@ def test_every_point_is_measured(measured):
     stored, errors = read_all(results)
     assert errors == []
     assert {r.key for r in stored} == {r.key for r in outcome.records}
-    assert len(stored) == 8
+    assert len(stored) == 9
 
 
 def test_prompts_are_exact_and_cold(by_arm):
@@ -77,6 +80,21 @@ def test_the_draft_is_alive_and_the_window_matters_to_it(by_arm):
     assert histograms["dense"] == [None, None]
     assert histograms["windowed"] == histograms["ring"]
     assert all(sum(h[1:]) > 0 for h in histograms["native"])
+
+
+def test_a_probe_does_not_change_the_run(measured, by_arm):
+    _, outcome = measured
+    (record,) = [r for r in outcome.records if r.point.probe == "decision"]
+    request, plain = record.requests[0], by_arm["native"][0].requests[0]
+    assert request.output_ids == plain.output_ids
+    assert request.accept_histogram == plain.accept_histogram
+    probe = DecisionProbe.model_validate(record.extras["decision_probe"])
+    # d - 1 proposals an iteration: the verified ones but the first iteration's first, which the prefill made,
+    # and one after the last verify.
+    assert probe.steps == 6 * request.verify_steps
+    assert probe.control_agreeing_steps == probe.steps
+    assert 0 < probe.agreeing_steps < probe.steps
+    assert (probe.window_tokens, probe.sink_tokens) == (60, 4)
 
 
 def test_histogram_identities(by_arm):
