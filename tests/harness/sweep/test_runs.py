@@ -92,7 +92,7 @@ def test_more_memory_is_worth_another_try(sweep):
 
 def test_batches_share_one_prefill(sweep):
     done = sweep.run("-m", "arm=native", "batch=1,2,4", "context=512", "share_prefill=true",
-                     "max_new_tokens=90", "input.params.keys=8")  # fmt: skip
+                     "max_new_tokens=90", "input.params.keys=8", "ignore_eos=true")  # fmt: skip
     assert outcomes(sweep) == {Outcome.OK: 3}, done.stderr
     assert starts(sweep) == 1
     log = next((sweep.results / "logs" / "servers").glob("*.log")).read_bytes()
