@@ -206,11 +206,17 @@ def batches(study: Study) -> Table:
             table.add(
                 model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
                 budget=f"{p.kv_budget_mib} MiB" if p.kv_budget_mib else "the server's",
-                arm=p.arm, depth=p.depth, ran=str(f.ran) if f.failed else f"at least {f.ran}",
-                more=f"{f.ran - base:+d}" if base is not None and p.arm != "native" else "",
+                arm=p.arm, depth=p.depth, ran=_ran_text(f),
+                more=f"{f.ran - base:+d}" if base and f.ran and p.arm != "native" else "",
                 failed=f.failed, why=f.why.split(";")[0],
             )  # fmt: skip
     return table
+
+
+def _ran_text(found: LargestBatch) -> str:
+    if not found.ran:
+        return "no valid run"
+    return str(found.ran) if found.failed else f"at least {found.ran}"
 
 
 def _family(point: Point) -> tuple[object, ...]:

@@ -102,5 +102,12 @@ def test_other_failures_say_nothing_of_memory() -> None:
     assert (found.ran, found.failed) == (3, None)
 
 
+def test_runs_invalid_for_another_reason_are_no_result() -> None:
+    bad = [made("native", batch, outcome=Outcome.INVALID, reason="cut") for batch in (2, 3)]
+    full = [made("native", 4, outcome=Outcome.DOES_NOT_FIT, reason="does not fit")]
+    row = frame("batches", [*bad, *full, *sweep("ring", 5)]).set_index("arm")
+    assert row.loc["native", "ran"] == "no valid run" and row.loc["ring", "more"] == ""
+
+
 def test_one_batch_size_is_no_sweep() -> None:
     assert largest_batches(Study([made("native"), made("ring")]).groups[0]) == []
