@@ -66,10 +66,13 @@ def common_words(
         room = aim - run.fixed_tokens
         once = int(run.word_tokens(run.word_numbers(gold)).sum())
         for common, uncommon in rungs:  # noqa: B007 (used after the loop)
-            need = once * common + run.number_tokens(0, words * common)
+            items = words * common
+            # A list of more items than the room has tokens fails anyhow; its numbers are not written out.
+            counted = items if items <= max(room, _MOST_AT_ONCE) else 0
+            need = once * common + run.number_tokens(0, counted) + items - counted
             if need * 100 <= room * _COMMON_PERCENT:
                 break
-        least = need + run.closing_tokens(words * common)
+        least = need + run.closing_tokens(counted)
         if least > room:
             what = f"instructions, {words} common words {common} times each and question"
             raise impossible(aim, run.fixed_tokens + least, what)
@@ -100,6 +103,8 @@ def frequent_words(
         raise ConfigError(f"alpha={alpha} must lie above 1 and be at most 8.")
     tokenizer = context.tokenizer
     ask = fill(FWE_ASK, {"count": words})
+    if words > context.context_tokens:
+        raise impossible(context.context_tokens, 2 * words, f"{words:,} frequent words twice each")
     most = vocabulary or max(context.context_tokens // 50, words + 16)
     coded = invented_words(context.stream.child("words"), most)
     weights = _zipf_weights(alpha, most + 1)
@@ -186,7 +191,7 @@ def _fill_list(
     As many of the supply, each `uncommon` times, as leave room for the closing words.
     """
     chosen = [np.zeros(0, dtype=np.int64)]
-    while True:
+    while size + uncommon <= room:
         spare = room - tokens - run.closing_tokens(size)
         batch = list(islice(supply, max(min(spare // (_ITEM_TOKENS * uncommon), _MOST_AT_ONCE), 1)))
         words = run.word_numbers(batch)
@@ -199,3 +204,4 @@ def _fill_list(
         if fits < len(words):
             return np.concatenate(chosen)
         size, tokens = int(sizes[-1]), int(used[-1])
+    return np.concatenate(chosen)

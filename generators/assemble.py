@@ -32,6 +32,8 @@ _FRAGMENTS = tuple(
     if (length or end.startswith(" "))
 )
 _MAX_ROUNDS = 64
+# Needles among needles leave room for several sentences.
+_MOST_CLOSING = 12
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Closer:
         if len(joined) == room_tokens:
             return [last + self._near], [joined]
         room = room_tokens - len(last_ids)
-        for length in range(4):
+        for length in range(_MOST_CLOSING + 1):
             for i, ids in enumerate(self._final):
                 if ids is None:
                     continue

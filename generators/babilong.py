@@ -123,4 +123,7 @@ def _released(context: Context, data: str, config: str, kind: str, placement: st
     row = rows[context.index]
     text = row["input"].strip()
     facts = [piece.strip() for piece in split_sentences(text)] if placement == "spread" else [text]
-    return Story(facts, [""] * len(facts), row["question"].strip(), row["target"].strip())
+    question, target = row["question"].strip(), row["target"].strip()
+    if not (text and question and target):
+        raise InputError(f"Row {context.index} of {data} has an empty input, question or target.")
+    return Story(facts, [""] * len(facts), question, target)

@@ -62,13 +62,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 def find_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """The chat template of a tokenizer folder, in the order in which transformers looks for it."""
     if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text("utf-8")
+        try:
+            return (folder / "chat_template.jinja").read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder / 'chat_template.jinja'} cannot be read: {error}") from error
     if (folder / "chat_template.json").is_file():
-        template = _read_json(folder / "chat_template.json").get("chat_template")
+        loaded = _read_json(folder / "chat_template.json")
+        template = loaded.get("chat_template") if isinstance(loaded, dict) else None
     else:
         template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -69,20 +70,29 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit status is 0, 1 where a corpus is not right, 2 for a request that fails."""
     out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        if not arguments or arguments[0] in {"-h", "--help", "help"}:
-            out.print(USAGE, markup=False)
-            return 0
-        if arguments[0] == "tasks":
-            return _list_tasks(out)
-        if arguments[0] == "verify":
-            return _verify(arguments[1:], out, err)
-        return _build(arguments, out, err)
+        return _run(arguments, out, err)
     except HarnessError as error:
         err.print(str(error), markup=False, style="red")
+        return 2
+    except OSError as error:
+        # A folder that cannot be written to, a full disk.
+        place = f" ({error.filename})" if error.filename else ""
+        err.print(f"{error.strerror or error}{place}. Finished records are kept.", markup=False, style="red")
         return 2
     except KeyboardInterrupt:
         err.print("Interrupted. Finished records are kept; the same command goes on with the rest.")
         return 130
+
+
+def _run(arguments: Sequence[str], out: Console, err: Console) -> int:
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        out.print(USAGE, markup=False)
+        return 0
+    if arguments[0] == "tasks":
+        return _list_tasks(out)
+    if arguments[0] == "verify":
+        return _verify(arguments[1:], out, err)
+    return _build(arguments, out, err)
 
 
 def read_config(arguments: Sequence[str]) -> GenerateConfig:
@@ -118,12 +128,19 @@ def _override(argument: str) -> str:
         return f"tokenizer.path={_quoted(value)}"
     if name == "input" and not _is_choice("input", value):
         raise ConfigError(f"There is no task {value!r}: choose {', '.join(_choices('input'))}.")
-    if name == "out":
-        return f"out={_quoted(value)}"
+    if name == "out" or (name in _text_knobs() and value != "null" and not value.startswith(("'", '"'))):
+        value = _quoted(value)
     top = name.split(".")[0].lstrip("+~")
     if top not in GenerateConfig.__dataclass_fields__:
         name = f"++input.params.{name}"
     return f"{name}={value}"
+
+
+@cache
+def _text_knobs() -> set[str]:
+    """Knobs that are one text, such as a path, which need no quotes on the command line."""
+    hints = [(task, get_type_hints(task.builder)) for task in TASKS.values()]
+    return {name for task, kinds in hints for name in task.defaults if kinds[name] in {str, str | None}}
 
 
 def _quoted(value: str) -> str:
@@ -172,7 +189,7 @@ def _build(arguments: Sequence[str], out: Console, err: Console) -> int:
         corpus = build_corpus(
             request,
             count=config.count,
-            folder=Path(config.out),
+            folder=Path(config.out).expanduser(),
             workers=config.workers,
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sysconfig
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -88,6 +89,8 @@ def _ask_row(context: Context, row: Row) -> Built:
         raise InputError(
             f"Row {row['_id']} has the answer {row['answer']!r}, which is none of A, B, C and D."
         )
+    if not row["question"].strip():
+        raise InputError(f"Row {row['_id']} has an empty question.")
     choices = [row[name] for name in _CHOICES]
     return _ask(context, row["context"], row["question"], choices, answer, {"source_id": row["_id"]})
 
@@ -158,7 +161,8 @@ def _source_paths(folder: Path) -> list[str]:
         inside = Path(place).relative_to(folder)
         # A folder may be called so, too; it is passed over when read.
         found += [(inside / name).as_posix() for name in [*names, *folders] if name.endswith(".py")]
-    return sorted(found)
+    # Names go into the document, where one that is no text, or several lines, would be in the way.
+    return sorted(name for name in found if name.isprintable())
 
 
 def _read_source(folder: Path, name: str) -> _Source | None:
@@ -247,8 +251,10 @@ def _choose(
 def _is_defined(source: _Source, name: str) -> bool:
     """Whether Python itself finds the definition at the file's top level, and not in a string."""
     try:
-        nodes = ast.parse(source.text).body
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the sources' own doubtful syntax
+            nodes = ast.parse(source.text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return any(isinstance(node, kinds) and node.name == name for node in nodes)

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,11 +24,13 @@ import orjson
 
 from generators.files import write_atomically
 from generators.record import GENERATOR_VERSION, Record
-from generators.tasks import build, resolve
+from generators.task import at_least
+from generators.tasks import LARGEST_CONTEXT, build, resolve
 from generators.tokenizer import Tokenizer, tokenizer_files
-from harness.errors import ConfigError, InputError
+from harness.errors import InputError
 
 MANIFEST_SCHEMA = 1
+MOST_RECORDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -118,23 +122,40 @@ def build_corpus(
     Raises:
         ConfigError, InputError: as `build`.
     """
-    if count < 1:
-        raise ConfigError(f"count={count} must be at least 1.")
+    at_least("count", count, most=MOST_RECORDS)
+    at_least("workers", workers, 0)
+    at_least("seed", request.seed, 0)
+    at_least("context_tokens", request.context_tokens, most=LARGEST_CONTEXT)
     tokenizer = request.load_tokenizer()
     corpus = corpus_of(request, tokenizer, folder)
     kept = _sound_lines(corpus, request, tokenizer)
     ready = {index for index in range(count) if index in kept or _has_part(corpus, request, tokenizer, index)}
     missing = [index for index in range(count) if index not in ready]
     progress(len(ready), count)
-    if all(index in kept for index in range(count)) and corpus.manifest.is_file():
+    if len(kept) >= count and _manifest_count(corpus) == len(kept):
         return corpus
     # The joined file is written anew, from parts.
     for index, line in kept.items():
         write_atomically(corpus.part(index), line)
     for done, _ in enumerate(_build_parts(request, tokenizer, corpus, missing, workers), len(ready) + 1):
         progress(done, count)
-    _finish(corpus, request, tokenizer, max(count, len(kept)))
+    try:
+        _finish(corpus, request, tokenizer, max(count, len(kept)))
+    except FileNotFoundError as error:
+        # Another process built the same corpus here and has joined its parts: the bytes are the same.
+        if not len(_sound_lines(corpus, request, tokenizer)) == _manifest_count(corpus) >= count:
+            raise InputError(
+                f"Another process is at work on {corpus.records}. Run the same command again when it is done."
+            ) from error
     return corpus
+
+
+def _manifest_count(corpus: Corpus) -> int:
+    """How many records the manifest lists; 0 where there is none, or a damaged one."""
+    try:
+        return len(orjson.loads(corpus.manifest.read_bytes())["records"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _sound_lines(corpus: Corpus, request: Request, tokenizer: Tokenizer) -> dict[int, bytes]:
@@ -181,6 +202,11 @@ def _build_parts(
         jobs = [pool.submit(_work, request, corpus, index) for index in missing]
         for job in as_completed(jobs):
             yield job.result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            "A process that builds records was ended from outside, perhaps for want of memory. Finished"
+            " records are kept: run the same command again, with fewer workers."
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -227,16 +253,15 @@ def _finish(corpus: Corpus, request: Request, tokenizer: Tokenizer, count: int) 
     """Join the parts into the corpus file, write the manifest, keep the tokenizer beside them."""
     summaries = []
     digest = hashlib.sha256()
-    unfinished = corpus.records.with_suffix(".jsonl.unfinished")
-    corpus.folder.mkdir(parents=True, exist_ok=True)
-    with unfinished.open("wb") as out:
+
+    def lines() -> Iterator[bytes]:
         for index in range(count):
             line = corpus.part(index).read_bytes() + b"\n"
             digest.update(line)
-            out.write(line)
             summaries.append(Record.from_json(line).summary())
-        out.flush()
-        os.fsync(out.fileno())
+            yield line
+
+    write_atomically(corpus.records, lines())
     manifest = {
         "schema": MANIFEST_SCHEMA,
         "random_generator": "SplitMix64 (generators/rng.py)",
@@ -251,12 +276,12 @@ def _finish(corpus: Corpus, request: Request, tokenizer: Tokenizer, count: int) 
     for source, name in [(main, "tokenizer.json"), *((other, other.name) for other in others)]:
         if not (keep / name).is_file():
             write_atomically(keep / name, source.read_bytes())
-    unfinished.replace(corpus.records)
     option = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_atomically(corpus.manifest, orjson.dumps(manifest, option=option))
     for part in corpus.parts.glob("*.json"):
-        part.unlink()
-    corpus.parts.rmdir()
+        part.unlink(missing_ok=True)
+    with suppress(OSError):  # another process may be writing there, or have removed it
+        corpus.parts.rmdir()
 
 
 def tokenizer_folder(folder: Path, fingerprint: str) -> Path:

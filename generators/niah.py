@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from generators.assemble import Draft, Filler, haystack
+from generators.assemble import Draft, Filler, haystack, impossible
 from generators.documents import UserText, expand, read_text
 from generators.fillers import Pattern, Prose
 from generators.rng import Stream
@@ -120,6 +120,8 @@ def _build(
         raise ConfigError(f"depth_percent={depth_percent} must lie between 0 and 100.")
     if (haystack_kind == "prose") != bool(files):
         raise ConfigError("haystack_kind=prose needs files=[...], and only it takes them.")
+    if keys * values > context.context_tokens:
+        raise impossible(context.context_tokens, keys * values * _NEEDLE_TOKENS, f"{keys * values:,} needles")
     background = "\n\n".join(read_text(path) for path in expand(files)) if files else ""
 
     spare = context.context_tokens // _NEEDLE_TOKENS + 1 if haystack_kind == "needles" else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def published(context: Context, *, path: str, sha256: str | None = None, joiner:
         raise InputError(f"{file} has the SHA-256 {digest}, not {sha256.lower()}: it is another file.")
     if data.startswith(LFS_MARKER.encode()):
         raise InputError(f"{file} is a Git LFS pointer, not the data: fetch it with `git lfs pull`.")
+    data = data.removeprefix(codecs.BOM_UTF8)
     lines = [line for line in data.splitlines() if line.strip()]
     if context.index >= len(lines):
         raise InputError(f"{file} holds {len(lines)} records: index {context.index} is not among them.")

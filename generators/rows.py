@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable
 from importlib import import_module
@@ -54,7 +55,10 @@ def read_rows(
 
 
 def _read_file(path: Path) -> list[Row]:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     if data.startswith(LFS_MARKER.encode()):
         raise InputError(f"{path} is a Git LFS pointer, not the data: fetch it with `git lfs pull`.")
     try:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from generators.assemble import Draft, exact
 from generators.rng import Stream
 from generators.tokenizer import Tokenizer
 from harness.errors import ConfigError
+
+# What a signed 64-bit word holds; records are JSON with numbers of that size.
+LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,40 @@ class Built:
     family: str | None = None
 
 
-def at_least(name: str, value: int, least: int = 1) -> int:
+def at_least(name: str, value: int, least: int = 1, most: int = LARGEST) -> int:
     """Check a whole-number parameter.
 
     Raises:
-        ConfigError: it is no whole number or too small.
+        ConfigError: it is no whole number, too small or too large.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least {least}.")
+    if value > most:
+        raise ConfigError(f"{name}={value} must be a whole number of at most {most}.")
     return value
+
+
+def suits(value: Any, hint: Any) -> bool:
+    """Whether a parameter's value is of the kind that a builder's signature names."""
+    if get_origin(hint) in {Union, UnionType}:
+        return any(suits(value, each) for each in get_args(hint))
+    if get_origin(hint) is Sequence:
+        return isinstance(value, list | tuple) and all(suits(each, get_args(hint)[0]) for each in value)
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is float:
+        return isinstance(value, int | float)
+    return isinstance(value, hint)
+
+
+def called(hint: Any) -> str:
+    """The kind of value that a signature's annotation stands for, in words."""
+    if get_origin(hint) in {Union, UnionType}:
+        return " or ".join(called(each) for each in get_args(hint))
+    if get_origin(hint) is Sequence:
+        return f"a list [...] each item of which is {called(get_args(hint)[0])}"
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(hint, "null")
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:

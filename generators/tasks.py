@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
+
+import orjson
 
 from generators import aggregation, babilong, code_qa, niah, plain, tracing
 from generators.record import GENERATOR_VERSION, Record
 from generators.rng import Stream
 from generators.scoring import opens_thinking
-from generators.task import Built, Context, at_least
+from generators.task import Built, Context, at_least, called, suits
 from generators.tokenizer import Tokenizer
 from harness.errors import ConfigError
 
 REQUIRED = inspect.Parameter.empty
+# 64 times the paper's: a mistyped number should not fill the memory before it fails.
+LARGEST_CONTEXT = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,20 @@ def resolve(task: str, params: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"Task {task} has no parameter {', '.join(unknown)} (it has: {known}).")
     if lacking := [name for name, default in defaults.items() if default is REQUIRED and name not in params]:
         raise ConfigError(f"Task {task} needs {', '.join(f'{name}=...' for name in lacking)}.")
+    hints = get_type_hints(TASKS[task].builder)
+    for name, value in params.items():
+        if not suits(value, hints[name]):
+            raise ConfigError(f"{name}={value!r} must be {called(hints[name])}.")
+        _check_storable(name, value)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in {**defaults, **params}.items()}
+
+
+def _check_storable(name: str, value: Any) -> None:
+    """Refuse what a record, which is JSON, cannot hold."""
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise ConfigError(f"{name}={value!r} cannot be stored: {error}.") from error
 
 
 def build(
@@ -94,7 +111,7 @@ def build(
         InputError: such a record cannot be built, for example since the needles alone are longer.
     """
     resolved = resolve(task, params)
-    at_least("context_tokens", context_tokens)
+    at_least("context_tokens", context_tokens, most=LARGEST_CONTEXT)
     at_least("index", index, 0)
     at_least("seed", seed, 0)
     stream = Stream("input", GENERATOR_VERSION, task, seed, index)

@@ -33,7 +33,7 @@ from generators.tokenizer_spec import (
     with_markers,
     wrapping_ids,
 )
-from harness.errors import InputError
+from harness.errors import HarnessError, InputError
 
 T = TypeVar("T")
 _RESERVED = re.compile(f"{MARK_OPEN}[0-9]+{MARK_CLOSE}|{SEPARATOR}")
@@ -64,7 +64,7 @@ def tokenizer_files(path: str | Path) -> list[Path]:
     Raises:
         InputError: there is no `tokenizer.json`.
     """
-    place = Path(path)
+    place = Path(path).expanduser()
     if str(path) in {"tiny", "package:tiny"}:
         harness = find_spec("harness")
         place = Path(harness.origin if harness and harness.origin else "").parent / "engine/tiny/checkpoint"
@@ -142,7 +142,15 @@ class Tokenizer:
         config = read_config(main.parent)
         template = find_template(main.parent, config)
         frame = None if template is None else render_frame(template, config, template_options or {})
-        return cls(str(path), main.read_bytes(), config, frame)
+        try:
+            return cls(str(path), main.read_bytes(), config, frame)
+        except HarnessError:
+            raise
+        except Exception as error:  # the library and odd files raise all kinds
+            raise InputError(
+                f"The tokenizer at {path} is damaged, or of a kind that the tokenizers library here cannot"
+                f" read ({type(error).__name__}: {error})."
+            ) from error
 
     @property
     def plain_ids(self) -> Ids:

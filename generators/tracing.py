@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from generators.assemble import Draft, haystack
+from generators.assemble import Draft, haystack, impossible
 from generators.fillers import Prose
 from generators.task import Built, Context, at_least
 from generators.templates import VT_ASK, VT_COPY, VT_HEAD, VT_SET, fill
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NAME_LENGTH = 5
+# No assignment is shorter.
+_NEEDLE_TOKENS = 5
 
 
 def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
@@ -25,8 +27,11 @@ def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
     """
     at_least("chains", chains)
     at_least("hops", hops)
+    count = chains * (hops + 1)
+    if count > context.context_tokens:
+        raise impossible(context.context_tokens, count * _NEEDLE_TOKENS, f"{count:,} assignments")
     stream = context.stream.child("variables")
-    names = [_name(number) for number in stream.distinct(26**_NAME_LENGTH, chains * (hops + 1))]
+    names = [_name(number) for number in stream.distinct(26**_NAME_LENGTH, count)]
     values = [str(10_000 + number) for number in stream.distinct(90_000, chains)]
     chain = [names[i * (hops + 1) : (i + 1) * (hops + 1)] for i in range(chains)]
     # A shuffled list of chain numbers says whose turn it is; within a chain the order stays.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import signal
 
 import orjson
 import pytest
@@ -148,9 +151,117 @@ def test_verify_finds_missing_records_and_foreign_tokenizers(corpus, tmp_path):
         verify(tmp_path / "nothing.jsonl")
 
 
-def test_count_must_be_positive(tmp_path):
-    with pytest.raises(ConfigError, match="count=0"):
-        build_corpus(request(), count=0, folder=tmp_path)
+@pytest.mark.parametrize(("name", "value"), [("count", 0), ("count", 10**7), ("workers", -1)])
+def test_counts_beyond_all_measure_are_refused(tmp_path, name, value):
+    with pytest.raises(ConfigError, match=f"{name}={value}"):
+        build_corpus(request(), folder=tmp_path, **{"count": 1, name: value})
+
+
+@pytest.mark.parametrize("change", [{"seed": -1}, {"seed": 2**64}, {"context_tokens": 10**12}])
+def test_seeds_and_lengths_beyond_all_measure_are_refused(tmp_path, change):
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        build_corpus(request(**change), count=1, folder=tmp_path)
+
+
+def test_a_manifest_of_fewer_records_is_written_anew(corpus, tmp_path):
+    """As after a stop between the two files of a corpus that grew."""
+    shutil.copytree(corpus.folder, tmp_path, dirs_exist_ok=True)
+    manifest = json.loads(corpus.manifest.read_text())
+    (tmp_path / corpus.manifest.name).write_text(json.dumps({**manifest, "records": manifest["records"][:1]}))
+    again = build_corpus(request(), count=2, folder=tmp_path, workers=1)
+    assert again.manifest.read_bytes() == corpus.manifest.read_bytes()
+    assert again.records.read_bytes() == corpus.records.read_bytes()
+
+
+def test_two_commands_for_the_same_corpus_do_not_spoil_it(corpus, tmp_path, monkeypatch):
+    """The other one joins the parts while this one is about to."""
+    from generators import corpus as module
+
+    join = module._finish
+
+    def joined_by_another_first(*arguments):
+        monkeypatch.setattr(module, "_finish", join)
+        join(*arguments)
+        join(*arguments)
+
+    monkeypatch.setattr(module, "_finish", joined_by_another_first)
+    again = build_corpus(request(), count=3, folder=tmp_path, workers=1)
+    assert again.records.read_bytes() == corpus.records.read_bytes()
+    assert verify(again.records) == []
+
+    def taken_away(target, _request, _tokenizer, _count):
+        shutil.rmtree(target.parts)
+        target.manifest.unlink(missing_ok=True)
+        target.records.unlink(missing_ok=True)
+        join(target, _request, _tokenizer, _count)
+
+    monkeypatch.setattr(module, "_finish", taken_away)
+    with pytest.raises(InputError, match="Another process is at work"):
+        build_corpus(request(seed=5), count=1, folder=tmp_path, workers=1)
+
+
+def kill_own_process(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_reported(tmp_path, monkeypatch):
+    from generators import corpus as module
+
+    monkeypatch.setattr(module, "_work", kill_own_process)
+    with pytest.raises(InputError, match="ended from outside"):
+        build_corpus(request(), count=2, folder=tmp_path, workers=2)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(
+    corpus, tmp_path, monkeypatch, capsys, error
+):
+    from generators import files
+
+    writes = []
+
+    def full(handle):
+        writes.append(handle)
+        if len(writes) > 1:
+            raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    command = ["task=niah_multiquery", "context=700", f"tokenizer={TOKENIZER}", "count=3", "workers=1"]
+    assert cli.main([*command, f"out={tmp_path}"]) == 2
+    message = capsys.readouterr().err
+    assert os.strerror(error) in message
+    assert "Traceback" not in message
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["000000.json"]
+    monkeypatch.undo()
+    assert cli.main([*command, f"out={tmp_path}"]) == 0
+    made = next(tmp_path.glob("*.jsonl"))
+    assert made.read_bytes() == corpus.records.read_bytes()
+
+
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    command = [
+        "task=vt",
+        "context=700",
+        f"tokenizer={TOKENIZER}",
+        "workers=1",
+        f"out={tmp_path / 'file' / 'x'}",
+    ]
+    assert cli.main(command) == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
+def test_paths_need_no_quotes(tmp_path, capsys, monkeypatch):
+    odd = tmp_path / "a b, {c} = [d] 'e'"
+    odd.mkdir()
+    shutil.copy(DATA / "published.jsonl", odd / "p.jsonl")
+    shutil.copytree(TOKENIZER, odd / "tokenizer")
+    monkeypatch.setenv("HOME", str(odd))
+    command = ["task=published", f"path={odd / 'p.jsonl'}", "tokenizer=~/tokenizer", "workers=1", "out=~/out"]
+    assert cli.main(command) == 0
+    assert next((odd / "out").glob("*.jsonl")).is_file()
+    for quoted in ("root=null", "root='null'"):
+        assert cli.read_config(["task=code_repository", quoted]).input.params["root"] in {None, "null"}
 
 
 def test_command_line_builds_and_verifies(tmp_path, capsys):

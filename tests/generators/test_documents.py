@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -301,3 +303,87 @@ def test_tokenizers_files_named_in_params_do_not_hide(tmp_path: Path, small):
         "babilong_qa1", context_tokens=900, tokenizer=small, seed=0, files=[str(tmp_path)]
     )
     assert len(record.input_ids) == 900
+
+
+def test_a_byte_order_mark_does_not_damage_a_data_set(small, tmp_path):
+    rows = [row("some text here. " * 2000)]
+    mark = b"\xef\xbb\xbf"
+    for name, text in (("d.json", json.dumps(rows)), ("d.jsonl", json.dumps(rows[0]) + "\r\n\r\n")):
+        (tmp_path / name).write_bytes(mark + text.encode())
+        assert read_rows(str(tmp_path / name), ("_id", "context")) == rows
+    (tmp_path / "p.jsonl").write_bytes(mark + (DATA / "published.jsonl").read_bytes())
+    record = generators.build(
+        "published", context_tokens=9, tokenizer=small, seed=0, path=str(tmp_path / "p.jsonl")
+    )
+    assert not record.content.startswith("\ufeff")
+
+
+def test_a_question_with_nothing_in_it_is_refused(small, tmp_path):
+    (tmp_path / "d.json").write_text(json.dumps([row("some text here. " * 2000, question=" ")]))
+    with pytest.raises(InputError, match="Row r0 has an empty question"):
+        generators.build(
+            "longbench_code_qa", context_tokens=900, tokenizer=small, seed=0, data=str(tmp_path / "d.json")
+        )
+
+
+@pytest.mark.parametrize("field", ["input", "question", "target"])
+def test_released_rows_with_nothing_in_a_field_are_refused(small, tmp_path, field):
+    rows = [{"input": "Mary went to the hall.", "question": "Where is Mary?", "target": "hall", field: " "}]
+    (tmp_path / "d.json").write_text(json.dumps(rows))
+    with pytest.raises(InputError, match=r"Row 0 of .* has an empty input, question or target"):
+        generators.build(
+            "babilong_qa1", context_tokens=900, tokenizer=small, seed=0, data=str(tmp_path / "d.json")
+        )
+
+
+def test_odd_files_in_a_repository_are_passed_over(small, tmp_path):
+    for number in range(6):
+        body = f"def function_{number}():\n    return '<|im_end|>'\n\n\n"
+        (tmp_path / f"m{number}.py").write_text(body * 20 if number else body)
+    plain = {
+        seed: generators.build(
+            "code_repository", context_tokens=500, tokenizer=small, seed=seed, root=str(tmp_path)
+        ).content
+        for seed in range(3)
+    }
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "m9.py").write_text("def in_a_left_out_folder(): pass\n")
+    (tmp_path / "line\nbreak.py").write_text("def in_a_name_of_two_lines(): pass\n")
+    with contextlib.suppress(OSError):  # some file systems take no such name
+        (tmp_path / os.fsdecode(b"bad\xff.py")).write_text("def in_a_name_that_is_no_text(): pass\n")
+    for seed, content in plain.items():
+        record = generators.build(
+            "code_repository", context_tokens=500, tokenizer=small, seed=seed, root=str(tmp_path)
+        )
+        assert record.content == content
+    # Too deep for Python's parser: the name is never asked for, and nothing fails.
+    (tmp_path / "deep.py").write_text("def deep_one(): pass\nx = " + "-" * 200_000 + "1\n")
+    (tmp_path / "folder.py").mkdir()
+    for seed in range(4):
+        record = generators.build(
+            "code_repository", context_tokens=500, tokenizer=small, seed=seed, root=str(tmp_path)
+        )
+        assert record.details["definition"] != "deep_one"
+
+
+def test_bisecting_a_cut_stops_at_the_same_place_whatever_is_known_beforehand(small, monkeypatch):
+    """Counts of the parts only save tokenising: the cut is the same as without them."""
+    from generators import documents
+
+    document = "".join(f"value_{n} = {n * n}  # line {n}\n" for n in range(5_000))
+    monkeypatch.setattr(documents, "_CHUNKS", 8)
+    made = []
+    for known in (True, False):
+        if not known:
+            monkeypatch.setattr(documents._Steps, "surely_short", lambda *_: None)
+        for target in (9_001, 15_000):
+            draft, kept = truncated(
+                small,
+                head="Head:\n",
+                document=document,
+                ask="\n</document>\n\nQuestion: Which?",
+                target_tokens=target,
+            )
+            assert len(draft.ids) == target
+            made.append((kept, draft.content))
+    assert made[:2] == made[2:]

@@ -124,6 +124,17 @@ def test_depth_percent_places_the_needle(small):
         ("niah_single", {"depth_percent": 101}, "depth_percent"),
         ("longbench_code_qa", {}, "needs data=..."),
         ("babilong_qa2", {"data": "x", "facts": 3}, "leave facts out"),
+        ("babilong_qa2", {"data": 5}, "data=5 must be text or null"),
+        ("babilong_qa2", {"files": "book.txt"}, "files='book.txt' must be a list"),
+        ("babilong_qa2", {"files": [3]}, "each item of which is text"),
+        ("vt", {"hops": "abc"}, "hops='abc' must be a whole number"),
+        ("vt", {"hops": 1.5}, "hops=1.5 must be a whole number"),
+        ("vt", {"hops": None}, "hops=None must be a whole number"),
+        ("vt", {"hops": 2**64}, "cannot be stored"),
+        ("fwe", {"alpha": "steep"}, "alpha='steep' must be a number"),
+        ("fwe", {"alpha": True}, "alpha=True must be a number"),
+        ("niah_single", {"depth_percent": "end"}, "must be a number or null"),
+        ("published", {"path": "a\udcff"}, "cannot be stored"),
     ],
 )
 def test_senseless_requests_are_refused(small, task, params, message):
@@ -145,6 +156,59 @@ def test_senseless_requests_are_refused(small, task, params, message):
 def test_too_short_a_context_is_an_error_with_both_numbers(small, task, params):
     with pytest.raises(InputError, match=r"^100 tokens are too few: .* alone take [\d,]+\."):
         generators.build(task, context_tokens=100, tokenizer=small, seed=0, **in_data(params))
+
+
+@pytest.mark.parametrize(
+    ("task", "params"),
+    [
+        ("niah_multikey", {"keys": 10**9}),
+        ("niah_multivalue", {"values": 10**9, "values_kind": "uuids"}),
+        ("vt", {"hops": 10**9}),
+        ("vt", {"chains": 10**12}),
+        ("cwe", {"common_repeats": 10**9, "uncommon_repeats": 10**9 - 1}),
+        ("fwe", {"words": 10**6}),
+    ],
+)
+def test_absurd_numbers_are_refused_at_once(small, task, params):
+    with pytest.raises(InputError, match=r"^1,000 tokens are too few: .* alone take [\d,]+\."):
+        generators.build(task, context_tokens=1000, tokenizer=small, seed=0, **params)
+
+
+@pytest.mark.parametrize(("name", "value"), [("context_tokens", 10**9), ("seed", 2**63), ("index", -1)])
+def test_lengths_seeds_and_numbers_beyond_all_measure_are_refused(small, name, value):
+    request = {"context_tokens": 1000, "seed": 0, "index": 0, name: value}
+    with pytest.raises(ConfigError, match=f"{name}={value} must be a whole number"):
+        generators.build("vt", tokenizer=small, **request)
+
+
+def test_words_that_are_too_many_to_repeat_leave_the_common_ones_alone(small):
+    params = {"words": 2, "common_repeats": 10**6 + 1, "uncommon_repeats": 10**6}
+    with pytest.raises(InputError, match="too few"):
+        generators.build("cwe", context_tokens=900, tokenizer=small, seed=0, **params)
+    record = generators.build(
+        "cwe", context_tokens=900, tokenizer=small, seed=0, words=2, common_repeats=50, uncommon_repeats=49
+    )
+    assert list(audit(record, small)) == []
+
+
+@pytest.mark.parametrize("kind", ["numbers", "words", "uuids"])
+@pytest.mark.parametrize("length", [1200, 1233, 4001])
+def test_needles_of_any_kind_can_be_the_haystack(vocabulary, kind, length):
+    """What is left after the last long needle is filled by as many sentences as it takes."""
+    tokenizer = vocabulary("qwen")
+    for seed in range(3):
+        record = generators.build(
+            "niah_multikey",
+            context_tokens=length,
+            tokenizer=tokenizer,
+            seed=seed,
+            keys=2,
+            haystack_kind="needles",
+            keys_kind=kind,
+            values_kind=kind,
+        )
+        assert len(record.input_ids) == length
+        assert list(audit(record, tokenizer)) == []
 
 
 def test_random_ids_are_ordinary_and_tagged(small):
