@@ -68,6 +68,11 @@ def _row(line: bytes, name: str) -> dict[str, Any]:
         raise InputError(f"{name} is not a JSON object.")
     if isinstance(row.get("outputs"), str):
         row["outputs"] = [row["outputs"]]
+    outputs = row.get("outputs")
+    if isinstance(outputs, list) and any(
+        isinstance(v, bool) or not isinstance(v, str | int | float) for v in outputs
+    ):
+        raise InputError(f"{name} has outputs that are neither text nor a number.")
     texts = all(isinstance(row.get(key), str) for key in ("context", "input"))
     if not texts or not isinstance(row.get("outputs"), list) or not row["outputs"]:
         raise InputError(f"{name} needs the fields context, input (texts) and outputs (a list of answers).")

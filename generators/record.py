@@ -121,7 +121,7 @@ class Record:
             data["content_span"] = tuple(data["content_span"])
             names = [name for name, f in cls.__dataclass_fields__.items() if f.init]
             return cls(**{name: data[name] for name in names})
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"This is not a record of the generators ({reason}).") from error
 

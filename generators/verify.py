@@ -22,16 +22,16 @@ from generators.tokenizer import Tokenizer, same_ids
 from harness.errors import HarnessError, InputError
 
 _FIELDS = {
-    "task",
-    "context_tokens",
-    "seed",
-    "params",
-    "tokenizer_sha256",
-    "generator_version",
-    "template_options",
-    "count",
-    "jsonl_sha256",
-    "records",
+    "task": str,
+    "context_tokens": int,
+    "seed": int,
+    "params": dict,
+    "tokenizer_sha256": str,
+    "generator_version": str,
+    "template_options": dict,
+    "count": int,
+    "jsonl_sha256": str,
+    "records": list,
 }
 
 
@@ -52,6 +52,8 @@ def verify(
     Raises:
         InputError: there is no such corpus, or its tokenizer is not to be had.
     """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give a corpus's JSONL file or its manifest.")
     stem = path.name.removesuffix(".jsonl").removesuffix(".manifest.json")
     manifest = _read_manifest(path.with_name(f"{stem}.manifest.json"))
     records = path.with_name(f"{stem}.jsonl")
@@ -81,7 +83,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"The manifest {path} cannot be read: {error}") from error
     known = isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
-    if not known or not manifest.keys() >= _FIELDS:
+    if not known or not all(isinstance(manifest.get(name), kind) for name, kind in _FIELDS.items()):
         raise InputError(f"{path} is no manifest that this version can read.")
     return manifest
 
@@ -117,7 +119,7 @@ def _problems(
             yield f"its {name} is not the corpus's"
     try:
         yield from audit(record, tokenizer)
-    except (KeyError, IndexError, ValueError, TypeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         yield f"its details are damaged ({type(error).__name__}: {error})"
     yield from _rebuilt(record, line, tokenizer)
 
@@ -157,7 +159,7 @@ def _rebuilt(record: Record, line: bytes, tokenizer: Tokenizer) -> Iterator[str]
             check=False,
             **record.params,
         )
-    except HarnessError as error:
+    except (HarnessError, TypeError, ValueError, AttributeError) as error:
         yield f"it cannot be built again: {error}"
         return
     if again.to_json() != line.rstrip(b"\n"):

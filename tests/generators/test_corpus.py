@@ -151,6 +151,52 @@ def test_verify_finds_missing_records_and_foreign_tokenizers(corpus, tmp_path):
         verify(tmp_path / "nothing.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("params", None),
+        ("params", {"keys": "x"}),
+        ("needles", [None]),
+        ("needles", "x"),
+        ("content_span", None),
+        ("content_span", [0]),
+        ("details", []),
+        ("details", {"keys": None, "unique": "values"}),
+        ("text", 5),
+        ("text", []),
+        ("gold", None),
+        ("input_ids", "x"),
+        ("input_ids", [-1]),
+        ("task", None),
+        ("context_tokens", "x"),
+    ],
+)
+def test_verify_names_a_record_with_fields_of_the_wrong_kind(corpus, tmp_path, field, value):
+    shutil.copytree(corpus.folder, tmp_path, dirs_exist_ok=True)
+    lines = corpus.records.read_bytes().splitlines()
+    lines[1] = orjson.dumps({**orjson.loads(lines[1]), field: value})
+    (tmp_path / corpus.records.name).write_bytes(b"\n".join(lines) + b"\n")
+    problems = verify(tmp_path / corpus.records.name)
+    assert any(problem.startswith("record 1: ") for problem in problems)
+    assert not any(problem.startswith("record 0: ") for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "change", [{"records": None}, {"records": {}}, {"count": "3"}, {"template_options": 5}, {"schema": 2}]
+)
+def test_verify_refuses_a_manifest_of_another_kind(corpus, tmp_path, change):
+    shutil.copytree(corpus.folder, tmp_path, dirs_exist_ok=True)
+    manifest = tmp_path / corpus.manifest.name
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    with pytest.raises(InputError, match="no manifest that this version can read"):
+        verify(manifest)
+
+
+def test_verify_wants_a_file(tmp_path):
+    with pytest.raises(InputError, match="is a folder"):
+        verify(tmp_path)
+
+
 @pytest.mark.parametrize(("name", "value"), [("count", 0), ("count", 10**7), ("workers", -1)])
 def test_counts_beyond_all_measure_are_refused(tmp_path, name, value):
     with pytest.raises(ConfigError, match=f"{name}={value}"):

@@ -259,6 +259,15 @@ def test_published_files_are_used_as_they_are(small):
         generators.build("published", context_tokens=9, tokenizer=small, seed=0)
 
 
+@pytest.mark.parametrize("outputs", [None, [], [None], [True], [["a"]], {"a": "b"}])
+def test_published_rows_without_answers_are_refused(small, tmp_path, outputs):
+    (tmp_path / "p.jsonl").write_text(json.dumps({"context": "a", "input": "b", "outputs": outputs}))
+    with pytest.raises(InputError, match="outputs"):
+        generators.build(
+            "published", context_tokens=9, tokenizer=small, seed=0, path=str(tmp_path / "p.jsonl")
+        )
+
+
 def test_story_answers_follow_from_the_facts():
     """Told back sentence by sentence by a reader that knows nothing of the generator."""
     for kind in ("qa1", "qa2", "qa3"):

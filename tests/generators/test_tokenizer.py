@@ -230,6 +230,48 @@ def test_files_that_are_no_tokenizers_are_refused(tmp_path, content, message):
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"added_tokens": [{"id": 0}]},
+        {"added_tokens": 5},
+        {"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}},
+        {"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
+        {"added_tokens": [], "model": {"type": "Unknown", "vocab": {"a": 0}}},
+        {"pre_tokenizer": {"type": "Sequence"}},
+        {"normalizer": {"type": "Nonsense"}},
+    ],
+)
+def test_damaged_tokenizers_are_refused(tmp_path, changes):
+    spec = json.loads((SMALL / "tokenizer.json").read_text())
+    with pytest.raises(InputError, match="is damaged, or of a kind"):
+        Tokenizer.load(write(tmp_path, {**spec, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("chat_template.jinja", b"\xff", "cannot be read"),
+        ("chat_template.json", b"{", "cannot be read as JSON"),
+        ("tokenizer_config.json", b"[]", "does not hold a JSON object"),
+        ("tokenizer_config.json", b"\xff", "cannot be read as JSON"),
+    ],
+)
+def test_damaged_files_beside_a_tokenizer_are_refused(tmp_path, name, content, message):
+    folder = write(tmp_path, json.loads((SMALL / "tokenizer.json").read_text()))
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("template", [5, [], [5], [{"name": "default"}], {"default": "x"}])
+def test_a_template_of_another_kind_counts_as_none(tmp_path, template):
+    folder = write(tmp_path, json.loads((SMALL / "tokenizer.json").read_text()), chat_template=template)
+    assert Tokenizer.load(folder).before == ""
+    (folder / "chat_template.json").write_text("[]")
+    assert Tokenizer.load(folder).before == ""
+
+
 def test_a_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer\.json"):
         Tokenizer.load(tmp_path / "nowhere")
