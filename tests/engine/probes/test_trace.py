@@ -210,3 +210,33 @@ def test_nvtx_ranges_are_made_where_nsys_is_to_see_them(monkeypatch):
 def test_the_installed_nvtx_has_what_the_ranges_need():
     close = trace.profiler_ranges(nvtx=True)("iteration")
     close()
+
+
+def test_device_marks_are_events_of_the_iterations_stream(monkeypatch):
+    recorded = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            self.at_ms = float(len(recorded)) * 1.5
+
+        def record(self, stream):
+            recorded.append(stream)
+
+        def query(self):
+            return len(recorded) > 1
+
+        def elapsed_time(self, other):
+            return other.at_ms - self.at_ms
+
+    streams = iter(["forward stream", "plan stream"])
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: next(streams))
+    clock = trace.DeviceClock()
+    clock.start()
+    first = clock.mark()
+    assert not clock.ready(first)
+    second = clock.mark()
+    assert clock.ready(second)
+    assert clock.between_ns(first, second) == 1_500_000
+    assert recorded == ["forward stream"] * 2
