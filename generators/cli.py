@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -216,4 +217,8 @@ def _verify(arguments: Sequence[str], out: Console, err: Console) -> int:
 
 def run() -> None:
     """Entry point of `python -m generators`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A path must not end a command whose terminal has no letters for it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

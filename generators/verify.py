@@ -83,7 +83,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"The manifest {path} cannot be read: {error}") from error
     known = isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
-    if not known or not all(isinstance(manifest.get(name), kind) for name, kind in _FIELDS.items()):
+    known = known and all(isinstance(manifest.get(name), kind) for name, kind in _FIELDS.items())
+    if not known or not all(isinstance(record, dict) for record in manifest["records"]):
         raise InputError(f"{path} is no manifest that this version can read.")
     return manifest
 

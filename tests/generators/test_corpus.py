@@ -7,6 +7,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import orjson
 import pytest
@@ -182,7 +185,15 @@ def test_verify_names_a_record_with_fields_of_the_wrong_kind(corpus, tmp_path, f
 
 
 @pytest.mark.parametrize(
-    "change", [{"records": None}, {"records": {}}, {"count": "3"}, {"template_options": 5}, {"schema": 2}]
+    "change",
+    [
+        {"records": None},
+        {"records": {}},
+        {"records": ["x"]},
+        {"count": "3"},
+        {"template_options": 5},
+        {"schema": 2},
+    ],
 )
 def test_verify_refuses_a_manifest_of_another_kind(corpus, tmp_path, change):
     shutil.copytree(corpus.folder, tmp_path, dirs_exist_ok=True)
@@ -295,6 +306,21 @@ def test_an_output_folder_that_is_a_file_is_refused(tmp_path, capsys):
     ]
     assert cli.main(command) == 2
     assert "Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ä-漢", os.fsdecode(b"no-text-\xff")])
+def test_a_path_that_the_terminal_cannot_show_is_no_failure(tmp_path, name):
+    command = [sys.executable, "-m", "generators", "task=vt", "context=700", f"tokenizer={TOKENIZER}"]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*command, "workers=1", f"out={tmp_path / name}"],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b".manifest.json" in done.stdout
 
 
 def test_paths_need_no_quotes(tmp_path, capsys, monkeypatch):
