@@ -28,7 +28,7 @@ class TwoSample:
         position: of the output token, from 0.
         draws: in each arm.
         kinds: columns of the test after pooling; below 2 there is nothing to test and `p` is 1.
-        distance: total variation distance of the two rows of counts, sampling noise included.
+        distance: total variation distance of the two rows after pooling, sampling noise included.
         p, adjusted_p: of the test, and after Holm's correction over the positions.
     """
 
@@ -72,8 +72,8 @@ def _test(first: Mapping[str, int], second: Mapping[str, int]) -> tuple[int, flo
     sizes = counts.sum(axis=1, keepdims=True)
     if not sizes.all():
         return 0, 0.0, 0.0, 1.0
-    distance = float(np.abs(counts[0] / sizes[0] - counts[1] / sizes[1]).sum() / 2)
     table = _pooled(counts)
+    distance = float(np.abs(table[0] / sizes[0] - table[1] / sizes[1]).sum() / 2)
     if table.shape[1] < 2:
         return table.shape[1], 0.0, distance, 1.0
     found = stats.chi2_contingency(table, correction=False)

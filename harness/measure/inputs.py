@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,5 +70,6 @@ class InputStore:
         return self.tokenizer.decode(ids)
 
     def scores(self, point: Point, output_text: str) -> dict[str, float]:
-        """The task's own scores of an output, strict and upstream."""
-        return generators.score(point.task, self.record(point), output_text)
+        """The task's own scores of an output, strict and upstream; none where no answer is right."""
+        found = generators.score(point.task, self.record(point), output_text)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
