@@ -6,7 +6,7 @@ from rich.console import Console
 
 from analysis.acceptance import acceptance_length, conditional_acceptance
 from analysis.estimators import length_agreement, step_statistics
-from analysis.extras import DecisionProbe
+from analysis.extras import DecisionProbe, KernelTrace, Phases
 from harness import compose, study
 from harness.records import Outcome, read_all, read_log
 from harness.server import processes
@@ -29,11 +29,15 @@ COMMON = [
 ]
 
 
+TRACED = {"windowed": ("probe=trace",)}
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
+    # The windowed arm runs with the phase trace on: marks must change nothing that is compared below.
     cells = [
-        compose.open_cell(compose.load([*COMMON, f"arm={arm}", f"seed={seed}"]))
+        compose.open_cell(compose.load([*COMMON, f"arm={arm}", f"seed={seed}", *TRACED.get(arm, ())]))
         for arm in ARMS
         for seed in (0, 1)
     ]
@@ -47,7 +51,7 @@ def measured(tmp_path_factory):
 def by_arm(measured):
     _, outcome = measured
     found = {}
-    for record in (r for r in outcome.records if r.point.probe is None):
+    for record in (r for r in outcome.records if r.point.probe in (None, "trace")):
         found.setdefault(record.point.arm, {})[record.point.seed] = record
     return found
 
@@ -95,6 +99,19 @@ def test_a_probe_does_not_change_the_run(measured, by_arm):
     assert probe.control_agreeing_steps == probe.steps
     assert 0 < probe.agreeing_steps < probe.steps
     assert (probe.window_tokens, probe.sink_tokens) == (60, 4)
+
+
+def test_a_traced_run_tells_where_its_time_went(by_arm):
+    for record in by_arm["windowed"].values():
+        phases = Phases.model_validate(record.extras["phases"])
+        assert 0 < phases.iterations < record.requests[0].verify_steps
+        assert len(phases.draft_forward_ms) == 5  # the extend after a verify proposes the first of six drafts
+        parts = (phases.verify_base_ms, phases.verify_overhead_ms, phases.draft_ms, phases.unattributed_ms)
+        assert sum(parts) == pytest.approx(phases.iteration_ms)
+        trace = KernelTrace.model_validate(record.extras["kernel_trace"])
+        assert (trace.source, trace.problem, trace.attribution) == ("torch", "", "by launch")
+        assert {"index build", "attention decode", "attention extend"} <= set(trace.classes_us)
+        assert {kernel["phase"] for kernel in record.extras["kernels"]} >= {"draft", "draft_extend", "verify"}
 
 
 def test_histogram_identities(by_arm):
