@@ -140,7 +140,8 @@ def reading(found: Divergence) -> str:
     if found.p < ALPHA:
         return "more often than the noise"
     if found.least_p > ALPHA:
-        return f"cannot be told: only {found.only_baseline + found.only_window} prompts tell the pairs apart"
+        count = found.only_baseline + found.only_window
+        return f"cannot be told: the pairs differ on {count} of {found.prompts} prompts, 5 are needed"
     return "not more often than the noise"
 
 

@@ -12,7 +12,8 @@ from harness.points import SPECULATIVE_ARMS, Point
 from harness.server.attach import AnyServer
 
 Audits = dict[float, dict[str, Any]]
-"""What one server did with each repetition penalty: asked once a server start."""
+"""What one server did with each repetition penalty: asked once, and again while it showed nothing."""
+_SHOWN_NOTHING = {str(penalty.Penalty.NOT_EXERCISED), str(penalty.Penalty.UNKNOWN)}
 
 
 def ask_besides(
@@ -43,7 +44,7 @@ def ask_besides(
         extras["draws"] = draws.draw(ask, point, prompt_ids)
     asked = point.repetition_penalty
     if asked != 1.0:
-        if asked not in audits:
+        if asked not in audits or audits[asked]["state"] in _SHOWN_NOTHING:
             audits[asked] = _audit(ask, point, prompt_ids)
         extras["penalty"] = audits[asked]
     return extras

@@ -145,7 +145,7 @@ def test_exact_test() -> None:
 def test_few_prompts_are_not_read_as_agreement() -> None:
     (ring,) = [d for d in divergences(group(study({"ring": {0: 4, 1: 4}}))) if d.arm == "ring"]
     assert ring.p == 0.25
-    assert reading(ring) == "cannot be told: only 2 prompts tell the pairs apart"
+    assert reading(ring) == "cannot be told: the pairs differ on 2 of 6 prompts, 5 are needed"
 
 
 def test_table_rows() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from harness.errors import ServerError
-from harness.measure import draws
+from harness.measure import besides, draws
 from harness.measure.margins import margins, without_logprobs
+from harness.measure.protocol import TimedRun
 from harness.points import Point
+from harness.records import DecodeSteps, PrefillSteps
 
 
 def reply(rows: list[Any], ids: list[int]) -> dict[str, Any]:
@@ -57,3 +59,19 @@ def test_draws_are_counted_by_position() -> None:
     assert found["positions"][0] == {"5": 12}
     assert found["positions"][2] == {"0": 3, "1": 3, "2": 3, "3": 3}
     assert len(found["positions"]) == draws.TOKENS
+
+
+def test_an_audit_that_showed_nothing_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter(["not exercised", "weakened", "honoured"])
+    monkeypatch.setattr(besides, "_audit", lambda ask, point, prompt: {"state": next(states)})
+    point = Point(
+        model="m", checkpoint="c", hardware="cpu", arm="native", depth=7, context_tokens=9, task="t",
+        draft_backend="x",
+    )  # fmt: skip
+    run = TimedRun([], DecodeSteps(), PrefillSteps(), {}, b"", 1.0)
+    audits: besides.Audits = {}
+    server: Any = None
+    found = [besides.ask_besides(server, point, [1], run, 1.0, audits)["penalty"]["state"] for _ in range(3)]
+    assert found == ["not exercised", "weakened", "weakened"]
+    plain = point.model_copy(update={"repetition_penalty": 1.0})
+    assert besides.ask_besides(server, plain, [1], run, 1.0, audits) == {}
