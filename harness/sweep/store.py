@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.errors import ConfigError, RecordError
 from harness.points import Point
@@ -17,6 +18,8 @@ RETRY = ("none", "failed", "all")
 MEMORY_OUTCOMES = frozenset(
     {Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN}
 )
+# The extras key of each probe whose windows are no part of its point.
+_PROBED = {"decision": "decision_probe", "attention_mass": "attention_mass"}
 SETTLED = MEMORY_OUTCOMES | {Outcome.OK, Outcome.NO_DRAFT_WEIGHTS}
 
 
@@ -38,7 +41,7 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
         retry: `none` keeps every record, `failed` measures failures again that can end otherwise, `all`
             measures everything again.
         spec: the server that would run it; with other memory settings than the stored failure had, an
-            out-of-memory point is measured again.
+            out-of-memory point is measured again, and so is a probe of another operating window.
 
     Raises:
         ConfigError: an unknown value of retry.
@@ -50,6 +53,8 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
     if record.outcome not in SETTLED:
         return None
     if record.outcome in MEMORY_OUTCOMES and spec is not None and _other_memory(record, spec):
+        return None
+    if record.outcome is Outcome.OK and spec is not None and _other_window(record, spec):
         return None
     return record
 
@@ -68,6 +73,14 @@ def _other_memory(record: Record, spec: ServerSpec) -> bool:
     after = spec.command(0)
     names = ("--mem-fraction-static", "--max-total-tokens", "--chunked-prefill-size")
     return any(_value(before, name) != _value(after, name) for name in names)
+
+
+def _other_window(record: Record, spec: ServerSpec) -> bool:
+    """Whether a probe looked at another operating window: a native point's key has none."""
+    probed: Any = record.extras.get(_PROBED.get(str(record.point.probe), ""))
+    if not spec.probe_windows or not isinstance(probed, dict):
+        return False
+    return (probed.get("window_tokens"), probed.get("sink_tokens")) != spec.probe_windows[0]
 
 
 def _value(command: Sequence[str], name: str) -> str | None:

@@ -4,14 +4,17 @@ import os
 
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
+from harness.server.spec import ServerSpec
 from harness.sweep import store
 from harness.sweep.execute import failure_record
 from harness.sweep.locks import Owner, PointLocks
+from tests.harness.test_spec import BASE
 
-POINT = make_point({
+FIELDS = {
     "model": "m", "checkpoint": "c", "hardware": "cpu", "arm": "dense", "depth": 1, "context_tokens": 100,
     "task": "cwe", "draft_backend": "-",
-})  # fmt: skip
+}  # fmt: skip
+POINT = make_point(FIELDS)
 
 
 def recover(results):
@@ -73,3 +76,19 @@ def test_a_damaged_record_is_measured_again(tmp_path):
     assert store.finished(POINT, tmp_path, "failed") is not None
     (final / "record.json").write_text("{")
     assert store.finished(POINT, tmp_path, "none") is None
+
+
+def test_a_probe_of_another_window_is_measured_again(tmp_path):
+    point = make_point({**FIELDS, "arm": "native", "depth": 7, "probe": "decision"})
+    record = failure_record(point, Outcome.OK, "")
+    record.extras["decision_probe"] = {"window_tokens": 252, "sink_tokens": 4}
+    write_record(tmp_path, record)
+
+    def finished(*windows):
+        spec = ServerSpec(**{**BASE, "arm": "native", "window_tokens": None, "sink_tokens": None},
+                          probe="decision", probe_windows=windows)  # fmt: skip
+        return store.finished(point, tmp_path, "failed", spec)
+
+    assert finished((252, 4), (60, 4)) is not None
+    assert finished((60, 4), (252, 4)) is None
+    assert finished((252, 8)) is None
