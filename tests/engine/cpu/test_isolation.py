@@ -62,7 +62,8 @@ def test_the_variable_must_say_yes() -> None:
 
 def test_every_hook_is_applied_on_cpu() -> None:
     seen = inspect(**cpu_environment(2))
-    assert len(seen["hooked"]) == 9
+    assert len(seen["hooked"]) == 10
+    assert any(name.endswith("_verify_uses_greedy") for name in seen["hooked"]), seen["hooked"]
     assert seen["patched"] == seen["hooked"]
     assert not seen["linear_is_torch's"]
     assert seen["sgl_kernel"] == str(KERNELS_PATH / "sgl_kernel" / "__init__.py")
