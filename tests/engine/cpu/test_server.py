@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.measure import penalty
 from harness.server.lifecycle import Server
 from harness.server.spec import ServerSpec
 from tests.engine.cpu.checkpoints import write_checkpoint
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.server
 DEPTH = 7
 NEW_TOKENS = 60
 NOISE = 1.6
+DRAWS = 16
 TREE = (
     "--speculative-num-steps",
     "3",
@@ -31,10 +33,12 @@ TREE = (
 
 @dataclass(frozen=True)
 class Answers:
-    """What one server said: each prompt alone on a flushed cache, then all at once."""
+    """What one server said: each prompt alone on a flushed cache, all at once, sampled, and audited."""
 
     alone: list[dict[str, Any]]
     together: list[dict[str, Any]]
+    drawn: list[list[int]]
+    audit: penalty.Audit
 
     @property
     def ids(self) -> list[list[int]]:
@@ -65,7 +69,17 @@ def ask(model: Path, log: Path, arm: str, dtype: str, tp: int = 1, extra: tuple[
         for prompt in prompts():
             alone += server.client.generate([prompt], sampling, timeout_s=300)
             server.client.flush_cache()
-        return Answers(alone, server.client.generate(prompts(), sampling, timeout_s=300))
+        together = server.client.generate(prompts(), sampling, timeout_s=300)
+        warm = {"temperature": 1.0, "max_new_tokens": 6, "ignore_eos": True}
+        drawn = server.client.generate([prompts()[1]] * DRAWS, warm, timeout_s=300)
+
+        def more(
+            asked: Sequence[Sequence[int]], sampling: dict[str, Any], options: dict[str, Any]
+        ) -> list[dict[str, Any]]:
+            return server.client.generate(asked, sampling, timeout_s=300, **options)
+
+        audit = penalty.audit(more, prompts()[2], {"repetition_penalty": 1.3}, DEPTH, arm != "dense")
+        return Answers(alone, together, [answer["output_ids"] for answer in drawn], audit)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +138,24 @@ def test_two_ranks_equal_one(asked) -> None:
     name = "spec_correct_drafts_histogram"
     for mine, theirs in zip(one.alone, two.alone, strict=True):
         assert mine["meta_info"][name] == theirs["meta_info"][name]
+
+
+def test_repetition_penalty(asked) -> None:
+    """Dense decoding penalises every token that was generated; a verify adds only its last one."""
+    dense, native = asked("hybrid", "dense").audit, asked("hybrid", "native").audit
+    assert dense.state is penalty.Penalty.HONOURED and dense.judged > 500
+    assert native.accepted_drafts, "nothing accepted, nothing left out"
+    assert native.state is penalty.Penalty.WEAKENED
+    assert native.judged - native.penalised > native.missed_latest, "more is missed than a lag of one step"
+
+
+def test_sampled_requests_are_verified_by_sampling(asked) -> None:
+    """Not by the likeliest token: then answers with the same first token would be the same."""
+    for arm in ("dense", "native"):
+        rest: dict[int, set[tuple[int, ...]]] = {}
+        for ids in asked("hybrid", arm).drawn:
+            rest.setdefault(ids[0], set()).add(tuple(ids[1:]))
+        assert max(map(len, rest.values())) > 1, arm
 
 
 @pytest.mark.slow
