@@ -7,6 +7,7 @@ from analysis.estimators import Estimate
 from analysis.study import Cell, Study, accept_length, counted, pooled, pooled_ratio, tpot_ms, why_missing
 from analysis.tables.base import (
     RATIO_NOTE,
+    SITE_COLUMNS,
     Column,
     Site,
     Table,
@@ -18,8 +19,6 @@ from analysis.tables.base import (
     sites,
     valued,
 )
-
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 
 
 def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str]:
@@ -40,7 +39,7 @@ def table_9(study: Study) -> Table:
     """alpha_j by draft position with Wilson intervals; `requests` columns: bootstrap over requests."""
     depths = [main_depth(site) for site in sites(study)]
     gamma = max(depths, default=7) - 1
-    columns = [*_SITE, Column("task", "input"), Column("arm", "arm"), Column("steps", "verify steps")]
+    columns = [*SITE_COLUMNS, Column("task", "input"), Column("arm", "arm"), Column("steps", "verify steps")]
     columns += [Column(f"alpha_{j}", f"alpha_{j}", 3) for j in range(1, gamma + 1)]
     table = Table(
         "table_9",
@@ -83,7 +82,7 @@ def table_10(study: Study) -> Table:
     table = Table(
         "table_10",
         "Table 10: window size",
-        [*_SITE, Column("task", "input"), Column("window", "window"), Column("accept_length", "AL"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("window", "window"), Column("accept_length", "AL"),
          Column("tpot_ms", "TPOT ms"), Column("native_over_arm", "TPOT native / arm", 3)],
         header(study, RATIO_NOTE),
     )  # fmt: skip

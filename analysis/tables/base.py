@@ -70,6 +70,10 @@ class Column:
     digits: int = 2
 
 
+SITE_COLUMNS = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
+"""What tells the rows of most tables apart first."""
+
+
 @dataclass
 class Table:
     """A named table. `header` lines stand above it in every rendering."""

@@ -14,6 +14,7 @@ from analysis.study import Cell, Study, accept_length, pooled, pooled_ratio, ste
 from analysis.tables.base import (
     ANY,
     RATIO_NOTE,
+    SITE_COLUMNS,
     Column,
     Site,
     Table,
@@ -26,7 +27,6 @@ from analysis.tables.base import (
     valued,
 )
 
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 _QWEN_TASKS = ["niah_multiquery_enum", "cwe", "longbench_code_qa"]
 _PAPER_TASKS = {
     "qwen3.6-35b-a3b": _QWEN_TASKS,
@@ -41,7 +41,7 @@ def table_3(study: Study) -> Table:
     table = Table(
         "table_3",
         "Table 3: every arm at its best depth",
-        [*_SITE, Column("task", "input"), Column("native_tpot_ms", "native TPOT ms"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("native_tpot_ms", "native TPOT ms"),
          Column("native_depth", "native best d"), Column("ring_tpot_ms", "ring TPOT ms"),
          Column("ring_depth", "ring best d"), Column("ratio", "native / ring", 3),
          Column("depths", "depths tried"), Column("missing", "without a value")],
@@ -93,7 +93,7 @@ def table_5(study: Study) -> Table:
     table = Table(
         "table_5",
         "Table 5: draft backend ablation",
-        [*_SITE, Column("task", "input"), Column("depth", "d"), Column("arm", "arm"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("depth", "d"), Column("arm", "arm"),
          Column("backend", "draft backend"), Column("step_ms", "step ms"), Column("tpot_ms", "TPOT ms"),
          Column("accept_length", "AL"), Column("draft_extend_ms", "draft extend ms"),
          Column("extend_ratio", "extend / native FlashInfer")],
@@ -198,7 +198,7 @@ def table_6(study: Study) -> Table:
     table = Table(
         "table_6",
         "Table 6: latency fit, step = gamma x t_fwd + c",
-        [*_SITE, Column("task", "input"), Column("arm", "arm"), Column("gammas", "gamma fitted"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("arm", "arm"), Column("gammas", "gamma fitted"),
          Column("slope_ms", "t_fwd ms", 3), Column("intercept_ms", "c ms", 3), Column("r_squared", "R2", 4),
          Column("one_time_step", "one-time step"), Column("slope_drop_percent", "slope drop %", 1),
          Column("intercept_drop_ms", "c drop ms"), Column("predicted_saving_ms", "saving by fit, ms"),

@@ -21,11 +21,10 @@ from analysis.equivalence import (
 from analysis.estimators import Estimate
 from analysis.extras import Draws, PenaltyAudit, read_extra
 from analysis.study import Cell, Study
-from analysis.tables.base import Column, Table, Value, header, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Table, Value, header, sites
 from harness.points import ARMS
 from harness.records import Outcome
 
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 _SETTING = (Column("precision", "precision"), Column("penalty", "penalty"))
 _YARDSTICK = (
     "Dense against native is the verifier's own arithmetic noise: the yardstick for native against a window. "
@@ -78,7 +77,7 @@ def _lossless_table(study: Study, name: str, title: str, extra: Sequence[Column]
     return Table(
         name,
         title,
-        [*_SITE, *_SETTING, *extra, Column("pair", "arms"), Column("prompts", "prompts"),
+        [*SITE_COLUMNS, *_SETTING, *extra, Column("pair", "arms"), Column("prompts", "prompts"),
          Column("identical", "identical"), Column("identical_percent", "identical %", 1),
          Column("tokens", "tokens"), Column("first_difference", "first difference (tokens)"),
          Column("margin", "margin there, logits", 3), Column("typical", "all", 2)],
@@ -115,7 +114,7 @@ def divergence(study: Study) -> Table:
     table = Table(
         "divergence",
         "Divergence of outputs: window against native, beside native against dense",
-        [*_SITE, *_SETTING, Column("arm", "window arm"), Column("prompts", "prompts"),
+        [*SITE_COLUMNS, *_SETTING, Column("arm", "window arm"), Column("prompts", "prompts"),
          Column("neither", "neither differs"), Column("both", "both differ"),
          Column("only_baseline", "only native / dense"), Column("only_window", "only window / native"),
          Column("p", "p (one-sided)", 4), Column("reading", "reading")],
@@ -150,7 +149,7 @@ def sampling(study: Study) -> Table:
     table = Table(
         "sampling",
         "Losslessness under sampling: the same distribution of tokens",
-        [*_SITE, Column("precision", "precision"), Column("task", "input"), Column("temperature", "T"),
+        [*SITE_COLUMNS, Column("precision", "precision"), Column("task", "input"), Column("temperature", "T"),
          Column("pair", "arms"), Column("position", "output token"), Column("draws", "draws each"),
          Column("accepted", "drafts accepted a draw"), Column("kinds", "kinds of token"),
          Column("statistic", "chi-square", 1), Column("distance", "total variation", 3),

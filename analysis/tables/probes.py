@@ -9,10 +9,9 @@ from analysis.bandwidth import floor_of
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, Phases, read_extra
 from analysis.study import Cell, Study
-from analysis.tables.base import ANY, Column, Site, Table, Value, header, sites
+from analysis.tables.base import ANY, SITE_COLUMNS, Column, Site, Table, Value, header, sites
 from analysis.tables.depth import fits
 
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 T = TypeVar("T", Phases, DecisionProbe, AttentionMass)
 
 
@@ -31,7 +30,8 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
     table = Table(
         "bandwidth",
         "Bandwidth floor of the draft's KV reads",
-        [*_SITE, Column("arm", "arm"), Column("depth", "d"), Column("bytes_per_token", "KV bytes/token", 0),
+        [*SITE_COLUMNS, Column("arm", "arm"), Column("depth", "d"),
+         Column("bytes_per_token", "KV bytes/token", 0),
          Column("floor_ms", "floor ms/step", 4), Column("measured_ms", "measured draft ms", 3),
          Column("times_floor", "measured / floor", 1)],
         header(study, "floor = bytes/token x keys read x gamma / peak bandwidth. Measured: the traced draft, "

@@ -9,10 +9,9 @@ from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, WindowDecision, WindowMass
 from analysis.paper import Claim
 from analysis.study import Study
-from analysis.tables.base import Column, Site, Table, Value, header, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Site, Table, Value, header, sites
 from analysis.tables.probes import probed
 
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 _PAPER_TASK = "niah_multiquery_enum"
 
 
@@ -21,7 +20,7 @@ def table_11(study: Study) -> Table:
     table = Table(
         "table_11",
         "Table 11: decision probe",
-        [*_SITE, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
+        [*SITE_COLUMNS, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
          Column("agree_percent", "agree %", 1), Column("flip_percent", "flip %", 1),
          Column("margin_mean", "margin, all steps"), Column("margin_at_flip", "margin at flips"),
          Column("router_jaccard", "router overlap"), Column("control_percent", "control agree %", 1)],
@@ -66,7 +65,7 @@ def table_12(study: Study) -> Table:
     table = Table(
         "table_12",
         "Table 12: attention mass of the native draft",
-        [*_SITE, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
+        [*SITE_COLUMNS, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
          Column("in_window_percent", "in window %", 1),
          Column("perturbation_percent", "read-out change %", 1), Column("tail_percent", "tail share %", 1),
          Column("tail_keys", "tail keys", 0), Column("tail_participation", "spread over, keys", 0),

@@ -14,6 +14,7 @@ from analysis.study import Cell, Pooled, Study, accept_length, counted, pooled, 
 from analysis.tables.base import (
     ANY,
     RATIO_NOTE,
+    SITE_COLUMNS,
     Column,
     Site,
     Table,
@@ -28,7 +29,6 @@ from analysis.tables.base import (
 )
 
 _PAPER_ARM = {"dense": "dense", "native": "native", "ring": "windowed", "windowed": "windowed"}
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 _H100 = "qwen3.6-35b-a3b-fp8-h100"
 
 
@@ -37,7 +37,7 @@ def table_1(study: Study) -> Table:
     table = Table(
         "table_1",
         "Table 1: cost of one decode step",
-        [*_SITE, Column("task", "input"), Column("depth", "d"), Column("prompts", "prompts"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("depth", "d"), Column("prompts", "prompts"),
          Column("native_step_ms", "native step ms"), Column("ring_step_ms", "ring step ms"),
          Column("saving_ms", "saving ms"), Column("step_ratio", "native / ring", 3)],
         header(study, RATIO_NOTE),
@@ -84,7 +84,7 @@ def _difference(native: Sequence[Cell], ring: Sequence[Cell], said: Claim | None
 
 
 _END_TO_END = [
-    *_SITE, Column("task", "input"), Column("arm", "arm"), Column("prompts", "prompts"),
+    *SITE_COLUMNS, Column("task", "input"), Column("arm", "arm"), Column("prompts", "prompts"),
     Column("accept_length", "AL"), Column("step_ms", "step ms"), Column("tpot_ms", "TPOT ms"),
     Column("step_native_over_arm", "step native / arm", 3), Column("native_over_arm", "TPOT native / arm", 3),
     Column("dense_over_arm", "TPOT dense / arm", 3),
@@ -165,7 +165,7 @@ def table_13(study: Study) -> Table:
     table = Table(
         "table_13",
         "Table 13: full sweep over inputs",
-        [*_SITE, Column("task", "input"), Column("dense_tpot_ms", "dense TPOT ms"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("dense_tpot_ms", "dense TPOT ms"),
          Column("native_al", "native AL"), Column("native_over_dense", "native speedup", 3),
          Column("ring_al", "ring AL"), Column("ring_over_dense", "ring speedup", 3),
          Column("ring_over_native", "TPOT native / ring", 3), Column("cost_factor", "cost factor", 3),
@@ -223,7 +223,7 @@ def kv_dtype(study: Study) -> Table:
     table = Table(
         "kv_dtype",
         "KV precision: step saving with bf16 and fp8 KV",
-        [*_SITE, Column("kv_dtype", "KV dtype"), Column("native_step_ms", "native step ms"),
+        [*SITE_COLUMNS, Column("kv_dtype", "KV dtype"), Column("native_step_ms", "native step ms"),
          Column("ring_step_ms", "ring step ms"), Column("step_ratio", "native / ring", 3)],
         header(study, RATIO_NOTE),
     )  # fmt: skip
@@ -251,7 +251,7 @@ def spread(study: Study) -> Table:
     table = Table(
         "spread",
         "Content spread of the step over inputs",
-        [*_SITE, Column("arm", "arm"), Column("depth", "d"), Column("inputs", "inputs"),
+        [*SITE_COLUMNS, Column("arm", "arm"), Column("depth", "d"), Column("inputs", "inputs"),
          Column("spread_percent", "spread %", 1)],
         header(study, "Prompts and tasks are inputs; the paper states at most 7 %."),
     )  # fmt: skip

@@ -8,10 +8,9 @@ from analysis.estimators import Estimate
 from analysis.extras import Kernel, KernelTrace, Phases, read_extra, read_kernels
 from analysis.paper import Claim
 from analysis.study import Cell, Study
-from analysis.tables.base import Column, Site, Table, Value, header, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Site, Table, Value, header, sites
 from analysis.tables.probes import probed
 
-_SITE = (Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"))
 _KERNELS_SHOWN = 10
 _CLASS = "all of the class"
 
@@ -21,7 +20,7 @@ def table_7(study: Study) -> Table:
     table = Table(
         "table_7",
         "Table 7: phases of one decode iteration",
-        [*_SITE, Column("arm", "arm"), Column("depth", "d"), Column("source", "measured by"),
+        [*SITE_COLUMNS, Column("arm", "arm"), Column("depth", "d"), Column("source", "measured by"),
          Column("iterations", "iterations"),
          Column("verify_base_ms", "verify ms"), Column("verify_overhead_ms", "overhead ms"),
          Column("draft_ms", "draft ms"), Column("draft_index_ms", "of it index ms"),
@@ -95,7 +94,7 @@ def table_8(study: Study) -> Table:
     table = Table(
         "table_8",
         "Table 8: kernels of the draft phase",
-        [*_SITE, Column("kind", "class"), Column("kernel", "kernel"), Column("phase", "phase"),
+        [*SITE_COLUMNS, Column("kind", "class"), Column("kernel", "kernel"), Column("phase", "phase"),
          Column("native_us", "native us/iter", 1), Column("ring_us", "ring us/iter", 1)],
         header(study, "Busy time a decode iteration; `-` means the arm does not run the kernel."),
     )  # fmt: skip
