@@ -6,13 +6,13 @@ processes through one environment variable; the plugin reads them back there. Ev
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import orjson
 
+from harness.engine.variables import read_variable
 from harness.errors import ConfigError
 
 Mode = Literal["off", "windowed", "ring"]
@@ -138,17 +138,4 @@ def from_environment(environment: Mapping[str, str] | None = None) -> EngineSett
     Raises:
         ConfigError: the variable holds something else than these settings.
     """
-    text = (os.environ if environment is None else environment).get(VARIABLE, "")
-    if not text:
-        return EngineSettings()
-    try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"{VARIABLE} is not JSON ({error}): let the launcher set it.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{VARIABLE} must hold a JSON object, not {type(values).__name__}.")
-    known = {field.name for field in fields(EngineSettings)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise ConfigError(f"{VARIABLE} has unknown settings {', '.join(unknown)}; known: {sorted(known)}.")
-    return EngineSettings(**values)
+    return EngineSettings(**read_variable(VARIABLE, EngineSettings, environment))

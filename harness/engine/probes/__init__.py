@@ -1,6 +1,7 @@
 """Probes of a running server: what each records, and the dispatch from settings to hooks.
 
-A probe module has `register(settings, registry, hook_type)`; it is imported only where it is asked for.
+A probe is a class made of its settings, with `register(registry, hook_type)`; its module is imported only
+where it is asked for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from harness.engine.probes.settings import ProbeSettings
+
+_CLASSES = {"trace": "TraceHooks", "decision": "DecisionProbe", "attention_mass": "AttentionMassProbe"}
 
 
 def register(settings: ProbeSettings, registry: Any, hook_type: Any) -> None:
@@ -22,4 +25,5 @@ def register(settings: ProbeSettings, registry: Any, hook_type: Any) -> None:
         ConfigError: this SGLang differs from the one the probe was written for.
     """
     if settings.active:
-        import_module(f"{__name__}.{settings.kind}").register(settings, registry, hook_type)
+        module = import_module(f"{__name__}.{settings.kind}")
+        getattr(module, _CLASSES[settings.kind])(settings).register(registry, hook_type)

@@ -25,19 +25,6 @@ _ATTENTION = "sglang.srt.layers.radix_attention.RadixAttention.forward"
 _SIGNATURE = "self q k v forward_batch save_kv_cache= key_value_num_tokens= **kwargs"
 
 
-def register(settings: ProbeSettings, registry: Any, hook_type: Any) -> None:
-    """Check SGLang's signatures, then register the hooks of the probe.
-
-    Args:
-        registry: SGLang's `HookRegistry`.
-        hook_type: SGLang's `HookType`.
-
-    Raises:
-        ConfigError: this SGLang differs from the one the hooks were written for, or the draft is windowed.
-    """
-    AttentionMassProbe(settings).register(registry, hook_type)
-
-
 @dataclass
 class Asked:
     """One attention layer in one forward, for the tokens that proposals follow from.

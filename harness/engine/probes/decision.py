@@ -19,19 +19,6 @@ from harness.engine.probes.native import NativeProbe, forward_of
 from harness.engine.probes.settings import ProbeSettings
 
 
-def register(settings: ProbeSettings, registry: Any, hook_type: Any) -> None:
-    """Check SGLang's signatures, then register the hooks of the probe.
-
-    Args:
-        registry: SGLang's `HookRegistry`.
-        hook_type: SGLang's `HookType`.
-
-    Raises:
-        ConfigError: this SGLang differs from the one the hooks were written for, or the draft is windowed.
-    """
-    DecisionProbe(settings).register(registry, hook_type)
-
-
 class DecisionProbe(NativeProbe):
     """The probe in one process."""
 

@@ -6,14 +6,14 @@ processes through one environment variable; the plugin reads them back there. Of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
+from harness.engine.variables import read_variable
 from harness.errors import ConfigError
 
 Kind = Literal["off", "trace", "decision", "attention_mass"]
@@ -95,18 +95,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> ProbeSetti
     Raises:
         ConfigError: the variable holds something else than these settings.
     """
-    text = (os.environ if environment is None else environment).get(VARIABLE, "")
-    if not text:
-        return ProbeSettings()
-    try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"{VARIABLE} is not JSON ({error}): let the launcher set it.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{VARIABLE} must hold a JSON object, not {type(values).__name__}.")
-    unknown = sorted(set(values) - {field.name for field in fields(ProbeSettings)})
-    if unknown:
-        raise ConfigError(f"{VARIABLE} has unknown settings {', '.join(unknown)}.")
+    values = read_variable(VARIABLE, ProbeSettings, environment)
     windows = values.get("windows", [])
     if not isinstance(windows, list) or not all(isinstance(window, list) for window in windows):
         raise ConfigError(f"{VARIABLE} holds windows that are no list of pairs: {windows!r}.")

@@ -56,19 +56,6 @@ _SIGNATURES = {
 _INDEX_BUILDS = ("init_forward_metadata", "init_forward_metadata_out_graph")
 
 
-def register(settings: ProbeSettings, registry: Any, hook_type: Any) -> None:
-    """Check SGLang's signatures, then register the hooks of the trace.
-
-    Args:
-        registry: SGLang's `HookRegistry`.
-        hook_type: SGLang's `HookType`.
-
-    Raises:
-        ConfigError: this SGLang differs from the one the hooks were written for.
-    """
-    TraceHooks(settings).register(registry, hook_type)
-
-
 class TraceHooks:
     """The hooks of one process."""
 
