@@ -7,7 +7,6 @@ import functools
 import os
 import platform
 import socket
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 
 from harness.host import gpu
+from harness.host.commands import output_of
 
 PACKAGES = (
     "windowed-mtp", "sglang", "torch", "triton", "transformers", "tokenizers", "flashinfer-python",
@@ -95,16 +95,10 @@ def git_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments],
-            capture_output=True, text=True, timeout=20, check=False,
-            # A status must not take the lock that a commit elsewhere waits for.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    # A status must not take the lock that a commit elsewhere waits for.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    said = output_of(["git", "-C", str(directory), *arguments], 20, environment)
+    return None if said is None else said.strip()
 
 
 def cpu_model() -> str:

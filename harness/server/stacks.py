@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from harness.server.processes import snapshot
+
 _TIMEOUT_S = 20.0
 
 
@@ -29,7 +31,7 @@ def dump_stacks(pid: int, path: Path) -> Path | None:
     if program is None:
         return None
     parts = []
-    for process in _tree(pid):
+    for process in snapshot(pid):
         try:
             name = f"{process.pid} {process.name()} ({process.status()})"
             made = subprocess.run(
@@ -52,11 +54,3 @@ def dump_stacks(pid: int, path: Path) -> Path | None:
 def _py_spy() -> str | None:
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    try:
-        root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return []

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.host.commands import output_of
 from harness.sweep.job_states import judge_job
 
 _FOLDER = re.compile(r"(?P<job>\d+)(_(?P<task>\d+))?$")
@@ -17,16 +16,8 @@ Run = Callable[[Sequence[str]], str]
 
 
 def run_quietly(command: Sequence[str]) -> str:
-    """A command's output; empty where it is missing, fails or takes too long."""
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        made = subprocess.run(
-            list(command), check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return made.stdout if made.returncode == 0 else ""
+    """A command's output; empty where it has none."""
+    return output_of(command, _TIMEOUT_S) or ""
 
 
 def job_reasons(sweep_directory: Path, run: Run = run_quietly) -> dict[int, str]:
