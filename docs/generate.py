@@ -58,13 +58,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    stale = [name for name, text in pages().items() if not _is_current(HERE / name, text)]
-    for name in stale:
+    stale = {name: text for name, text in pages().items() if not _is_current(HERE / name, text)}
+    for name, text in stale.items():
         if check:
             print(f"docs/reference/{name} is out of date: run `python docs/generate.py`")
         else:
             HERE.mkdir(exist_ok=True)
-            (HERE / name).write_text(pages()[name], encoding="utf-8")
+            (HERE / name).write_text(text, encoding="utf-8")
     return int(check and bool(stale))
 
 
