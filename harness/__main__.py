@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.sweep import jobs, multirun
 from harness.sweep.cluster import job_reasons
 from harness.sweep.execute import record_missing
-from harness.sweep.rundir import new_run_id
+from harness.sweep.runid import new_run_id
 
 config.register()
 # The function itself stays importable by name: launchers send it to other machines.

@@ -74,7 +74,7 @@ def test_documents_are_byte_identical_and_only_their_tail_is_cut(small, tmp_path
         assert list(audit(record, small)) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(alphabet=st.text(min_size=1, max_size=12), seed=st.integers(0, 99), length=st.integers(200, 900))
 def test_any_document_can_be_cut_to_any_length(small, alphabet, seed, length):
     if any("\ue000" <= character <= "\ue005" for character in alphabet):

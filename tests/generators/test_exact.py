@@ -19,7 +19,7 @@ EXACT = [(task, params) for task, params in TASKS if task != "published"]
 SCORED = [(task, params) for task, params in EXACT if task != "random"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     case=st.sampled_from(EXACT),
     length=st.integers(700, 3000),

@@ -30,7 +30,7 @@ def alone(tokenizer, piece):
 words = st.text(min_size=1, max_size=12).filter(lambda word: word.strip() == word)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(words, max_size=12))
 def test_rows_are_the_ids_of_each_piece(small, found):
     pieces = [f" {word}" for word in found]
@@ -40,7 +40,7 @@ def test_rows_are_the_ids_of_each_piece(small, found):
     assert [row.tolist() for row in rows] == [alone(small, piece) for piece in pieces]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(words, min_size=1, max_size=8), max_size=6))
 def test_long_pieces_are_the_ids_of_each_piece(small, found):
     pieces = ["".join(f" {word}" for word in each) for each in found]

@@ -29,7 +29,7 @@ def plain_text(text: str) -> bool:
     return not any(token in text for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=60).filter(plain_text))
 def test_whole_prompts_are_tokenised_as_the_tokenizer_itself_does(small, text):
     if any("\ue000" <= character <= "\ue005" for character in text):
@@ -301,7 +301,7 @@ def test_a_special_token_that_cannot_be_written_as_text_is_refused(tmp_path):
         tokenizer.encode("a</s>")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(count=st.integers(1, 40), seed=st.integers(0, 9999))
 def test_pieces_add_up_to_the_whole(small, count, seed):
     """What fast assembly rests on: pieces that begin with a space after a non-space have ids of their own."""

@@ -33,7 +33,7 @@ def plain(value):
     return getattr(value, "text", value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(VALUES)
 @example("a,b")
 @example("it's")

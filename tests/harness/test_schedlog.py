@@ -139,7 +139,7 @@ def test_only_the_first_of_several_ranks_becomes_steps() -> None:
     assert len(schedlog.to_decode_steps(log)) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.integers(0, 260), st.integers(1, 40))
 def test_garbage_never_raises(noise: bytes, at: int, size: int) -> None:
     data = (LINE % (9, 9.0))[:at] + noise + b"\n" + LINE % (7, 7.0)

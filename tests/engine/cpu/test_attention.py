@@ -119,7 +119,7 @@ shapes = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=shapes,
     scattered=st.booleans(),
@@ -143,7 +143,7 @@ def test_decode(shape, scattered, logit_cap, window, with_sinks, seed) -> None:
         torch.testing.assert_close(out[i].double(), expected, atol=2e-5, rtol=2e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shape=shapes,
     scattered=st.booleans(),
@@ -185,7 +185,7 @@ def test_extend(shape, scattered, own_in_pool, logit_cap, window, with_sinks, ca
             row += 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     with_prefix_columns=st.booleans(),
     own_in_pool=st.booleans(),

@@ -37,7 +37,7 @@ def setup(seed: int, channels: int, width: int, with_bias: bool, slots: int = 9)
     return g, weight, bias, torch.randn(slots, channels, width - 1, generator=g)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     channels=st.sampled_from([1, 5, 12]), width=st.sampled_from([2, 4]), with_bias=st.booleans(),
     silu=st.booleans(), seed=st.integers(0, 999),
@@ -113,7 +113,7 @@ def test_verify_has_the_bits_of_decode_and_rolls_back(dtype, pool_dtype, channel
         assert torch.equal(windows[rows, t], states[slots])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tokens=st.integers(1, 9), width=st.sampled_from([2, 4]), seed=st.integers(0, 999))
 def test_verify_of_a_tree(tokens, width, seed) -> None:
     """A token's past is its ancestors, then the carried state; links as SGLang writes them."""

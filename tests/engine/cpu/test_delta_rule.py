@@ -66,7 +66,7 @@ def gates(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor,
 shapes = st.sampled_from([(1, 1, 4, 4), (2, 4, 8, 6), (2, 2, 16, 16), (1, 3, 5, 7)])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=shapes, seed=st.integers(0, 999))
 def test_prefill(shape, seed) -> None:
     """Lengths around the chunk, several requests, states carried in and out."""
@@ -99,7 +99,7 @@ def test_prefill(shape, seed) -> None:
     assert torch.equal(pool[untouched], before[untouched])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=shapes, requests=st.integers(1, 3), seed=st.integers(0, 999))
 def test_decode(shape, requests, seed) -> None:
     key_heads, heads, key_dim, value_dim = shape

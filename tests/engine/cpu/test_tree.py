@@ -86,7 +86,7 @@ def build(parent_list, selected, lengths, topk, steps, nodes, mode):
 sizes = st.sampled_from([(1, 3, 4), (1, 6, 7), (2, 3, 6), (2, 4, 9), (4, 3, 12), (3, 5, 17), (4, 2, 2)])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(size=sizes, requests=st.integers(1, 3), mode=st.sampled_from([0, 1]), seed=st.integers(0, 9999))
 def test_build(size, requests, mode, seed) -> None:
     topk, steps, nodes = size
@@ -111,7 +111,7 @@ def test_build(size, requests, mode, seed) -> None:
     assert start == mask.numel()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(size=sizes, requests=st.integers(1, 3), seed=st.integers(0, 9999))
 def test_verify(size, requests, seed) -> None:
     """A vocabulary of three tokens makes deep paths, dead ends and equal siblings common."""
@@ -142,7 +142,7 @@ def test_verify(size, requests, seed) -> None:
     assert torch.equal(predicts, expected_predicts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(topk=st.integers(1, 4), steps=st.integers(1, 6), requests=st.integers(0, 3), seed=st.integers(0, 999))
 def test_draft_decode_table(topk, steps, requests, seed) -> None:
     rng = random.Random(seed)

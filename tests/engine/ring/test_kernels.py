@@ -19,7 +19,7 @@ from harness.engine.backends.views import CompactViews
 from harness.engine.settings import Mode
 from tests.engine.ring.shapes import ROWS, lanes, make_state, shapes
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 modes = st.sampled_from(["windowed", "ring"])
 
 

@@ -44,7 +44,7 @@ def token_by_token(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Ten
     return out
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tokens=st.integers(1, 70), chunk=st.sampled_from([4, 16, 64]), seed=st.integers(0, 999))
 def test_chunked_delta_rule_is_the_recurrence(tokens: int, chunk: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
