@@ -17,9 +17,9 @@ def activate() -> None:
         SystemExit: settings, SGLang's version or a signature is not what the hooks need. SGLang catches any
             `Exception` of a plugin and would serve without it.
     """
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-        _register_cpu_mode()
     try:
+        if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+            _register_cpu_mode()
         settings = from_environment()
         if settings.active:
             _register_draft_hooks(settings)
@@ -31,10 +31,13 @@ def activate() -> None:
 
 
 def _register_cpu_mode() -> None:
+    import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from harness.engine.compat import require_version
     from harness.engine.cpu.hooks import register
 
+    require_version(sglang.__version__)
     register(HookRegistry, HookType)
 
 

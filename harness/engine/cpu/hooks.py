@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.engine import compat
 from harness.engine.cpu.linear import stable_linear, stable_lm_head
 from harness.engine.cpu.sampling import verify_uses_greedy
 
@@ -20,15 +21,12 @@ _ELEMENTWISE = "sglang.kernels.ops.elementwise.elementwise."
 _MAMBA = "sglang.kernels.ops.mamba.mamba_state_scatter_triton."
 
 
-def register(registry: Any, hook_type: Any) -> list[str]:
-    """Register the hooks of CPU mode.
+def register(registry: Any, hook_type: Any) -> None:
+    """Register the hooks of CPU mode, and one more that ends the process unless SGLang applied them all.
 
     Args:
         registry: SGLang's `HookRegistry`.
         hook_type: SGLang's `HookType`.
-
-    Returns:
-        The dotted targets, for the caller to check that each was applied.
     """
     around, before, replace = hook_type.AROUND, hook_type.BEFORE, hook_type.REPLACE
     hooks: list[tuple[str, Callable[..., Any], Any]] = [
@@ -45,7 +43,13 @@ def register(registry: Any, hook_type: Any) -> list[str]:
     ]
     for target, hook, kind in hooks:
         registry.register(target, hook, kind)
-    return [target for target, _, _ in hooks]
+    targets = [target for target, _, _ in hooks]
+
+    def check_applied(*args: Any, **kwargs: Any) -> None:
+        """Without one of them a CPU server would answer, and wrongly."""
+        compat.require_applied(targets, registry._patched)
+
+    registry.register("sglang.srt.server_args.ServerArgs.check_server_args", check_applied, hook_type.AFTER)
 
 
 def keep_attention_backend(original: Callable[[Any], dict[str, Any]], view: Any) -> dict[str, Any]:

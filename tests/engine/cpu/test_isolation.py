@@ -6,8 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pytest
+
+from harness.engine.cpu import hooks
 from harness.engine.cpu.environment import KERNELS_PATH, cpu_environment
+from harness.errors import ConfigError
 
 JOB = """
 import importlib.util, json, sys
@@ -62,9 +67,31 @@ def test_the_variable_must_say_yes() -> None:
 
 def test_every_hook_is_applied_on_cpu() -> None:
     seen = inspect(**cpu_environment(2))
-    assert len(seen["hooked"]) == 10
+    assert len(seen["hooked"]) == 11
     assert any(name.endswith("_verify_uses_greedy") for name in seen["hooked"]), seen["hooked"]
     assert seen["patched"] == seen["hooked"]
     assert not seen["linear_is_torch's"]
     assert seen["sgl_kernel"] == str(KERNELS_PATH / "sgl_kernel" / "__init__.py")
     assert seen["threads"] == 2
+
+
+class Registry:
+    """SGLang's, as far as the hooks see it: it applies all but the one that fails."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[str, object] = {}
+        self._patched: set[str] = set()
+
+    def register(self, target: str, hook: object, kind: str) -> None:
+        self._hooks[target] = hook
+        self._patched.add(target)
+
+
+def test_a_hook_that_was_not_applied_ends_the_process() -> None:
+    registry = Registry()
+    hooks.register(registry, SimpleNamespace(AROUND="around", BEFORE="before", AFTER="after", REPLACE="replace"))
+    check = registry._hooks["sglang.srt.server_args.ServerArgs.check_server_args"]
+    check(None, object())
+    registry._patched.discard("torch.nn.functional.linear")
+    with pytest.raises(ConfigError, match=r"did not apply the hooks on torch\.nn\.functional\.linear"):
+        check(None, object())
