@@ -3,5 +3,6 @@
 from hypothesis import settings
 
 # No test asserts a time: a busy machine must not fail one. Speed is what `make bench` measures.
-settings.register_profile("untimed")
+UNTIMED = settings(deadline=None)
+settings.register_profile("untimed", UNTIMED)
 settings.load_profile("untimed")
