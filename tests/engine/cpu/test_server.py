@@ -15,7 +15,8 @@ from harness.server.lifecycle import Server
 from harness.server.spec import ServerSpec
 from tests.engine.cpu.checkpoints import write_checkpoint
 
-pytestmark = pytest.mark.server
+# Two arms in float32 are compared by the default run as well, in tests/harness/test_one_point.py.
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 DEPTH = 7
 NEW_TOKENS = 60
@@ -158,7 +159,6 @@ def test_sampled_requests_are_verified_by_sampling(asked) -> None:
         assert max(map(len, rest.values())) > 1, arm
 
 
-@pytest.mark.slow
 def test_native_equals_dense_in_bfloat16(asked) -> None:
     """One request at a time, so that every product has the rows of one request."""
     dense, native = asked("hybrid", "dense", "bfloat16"), asked("hybrid", "native", "bfloat16")
@@ -166,7 +166,6 @@ def test_native_equals_dense_in_bfloat16(asked) -> None:
     check_speculation(native, DEPTH - 1, chain=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_native_equals_dense_with_experts(asked, dtype) -> None:
     dense, native = asked("experts", "dense", dtype), asked("experts", "native", dtype)
@@ -174,7 +173,6 @@ def test_native_equals_dense_with_experts(asked, dtype) -> None:
     check_speculation(native, DEPTH - 1, chain=True)
 
 
-@pytest.mark.slow
 def test_trees_equal_dense(asked) -> None:
     """Two branches a level: attention by the tree's mask, recurrence by its parents, KV moved after."""
     dense, trees = asked("hybrid", "dense"), asked("hybrid", "native", extra=TREE)

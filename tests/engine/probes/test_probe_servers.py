@@ -10,7 +10,7 @@ import pytest
 from harness.engine.tiny.looking_back import OUTSIDE_PLACES, READ_GAIN
 from tests.engine.probes.servers import NARROW, WIDE, Probed, ask
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def check_lines(found: Probed, requests: int = 1) -> None:
@@ -35,7 +35,6 @@ def test_mass_of_a_draft_that_looks_outside_the_window(tmp_path: Path) -> None:
         assert line["residual_share"] == pytest.approx(READ_GAIN, rel=0.03)
 
 
-@pytest.mark.slow
 def test_decisions_of_a_draft_that_looks_outside_the_window(tmp_path: Path) -> None:
     found = ask(tmp_path, "decision", "outside_mtp")
     check_lines(found)
@@ -45,7 +44,6 @@ def test_decisions_of_a_draft_that_looks_outside_the_window(tmp_path: Path) -> N
     assert sum(narrow) <= 0.1 * len(narrow)
 
 
-@pytest.mark.slow
 def test_probes_of_a_draft_that_looks_inside_the_window(tmp_path: Path) -> None:
     for kind in ("attention_mass", "decision"):
         (tmp_path / kind).mkdir()
@@ -60,7 +58,6 @@ def test_probes_of_a_draft_that_looks_inside_the_window(tmp_path: Path) -> None:
     assert not all(decision.of_window((8, 2), "agrees")), "20 places back is outside of 8"
 
 
-@pytest.mark.slow
 def test_mass_of_a_draft_that_attends_evenly(tmp_path: Path) -> None:
     found = ask(tmp_path, "attention_mass", "flat_mtp", together=True)
     check_lines(found, requests=2)
@@ -77,7 +74,6 @@ def test_mass_of_a_draft_that_attends_evenly(tmp_path: Path) -> None:
             assert one["tail_entropy_nats"] == pytest.approx(math.log(keys - kept), rel=1e-4)
 
 
-@pytest.mark.slow
 def test_probes_do_not_change_the_run(tmp_path: Path) -> None:
     found = {}
     for kind in (None, "decision", "attention_mass"):
@@ -90,7 +86,6 @@ def test_probes_do_not_change_the_run(tmp_path: Path) -> None:
         check_lines(found[kind])
 
 
-@pytest.mark.slow
 def test_experts_of_a_mixture(tmp_path: Path) -> None:
     """A window that holds the context changes no router's mind; a narrow one may."""
     found = ask(tmp_path, "decision", "moe_float32", windows=(NARROW, (2000, 4)))
