@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.measure import draws
 from harness.points import Point
 from harness.records import DecodeSteps
 
@@ -41,9 +42,13 @@ def runs(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def prefill_tokens(run: Sequence[Point]) -> int:
-    """Prompt tokens that a timed run prefills, and its repetition for the profiler of a traced point."""
-    prefills = 2 if run[0].probe == "trace" else 1
-    return prefills * run[0].context_tokens * max(point.batch for point in run)
+    """Prompt tokens that a run prefills: timed, once more for the profiler of a traced point, and for draws."""
+    prompts = max(point.batch for point in run)
+    if run[0].probe == "trace":
+        prompts *= 2
+    if run[0].probe == "draws":
+        prompts += draws.DRAWS
+    return prompts * run[0].context_tokens
 
 
 def budgets(run: Sequence[Point]) -> list[int]:

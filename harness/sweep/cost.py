@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
+from harness.measure import draws
 from harness.points import Point
 from harness.records import Outcome, Record
 
@@ -66,15 +67,16 @@ class History:
         context length.
         """
         known = self._known(point)
-        if not known:
-            assumed = _assumption(point)
-            prefill_s = prefill_tokens / assumed.prefill_tokens_per_s
-            return prefill_s + point.max_new_tokens * assumed.tpot_ms / 1000, False
-        nearest = min(known, key=lambda seen: _distance(seen.point, point))
-        return (
-            prefill_tokens / nearest.prefill_tokens_per_s + point.max_new_tokens * nearest.tpot_ms / 1000,
-            True,
-        )
+        rates: Assumption | _Seen
+        if known:
+            rates = min(known, key=lambda seen: _distance(seen.point, point))
+        else:
+            rates = _assumption(point)
+        new_tokens = float(point.max_new_tokens)
+        if point.probe == "draws":
+            new_tokens += draws.DRAWS / point.batch * draws.TOKENS
+        prefill_s = prefill_tokens / rates.prefill_tokens_per_s
+        return prefill_s + new_tokens * rates.tpot_ms / 1000, bool(known)
 
     def _known(self, point: Point) -> list[_Seen]:
         return self._seen.get((point.model, point.hardware), [])

@@ -142,7 +142,7 @@ class Plan:
             for planned in _priced(boot):
                 times = 1 if shared else max(1, len(planned.experiments))
                 starts += times
-                tokens += times * planned.point.batch * planned.point.context_tokens
+                tokens += times * prefill_tokens([planned.point])
         return Price(starts, tokens)
 
     @property

@@ -11,6 +11,7 @@ from harness.measure.ladder import MAX_RUNGS, budgets, prefill_tokens, runs
 from harness.points import make_point
 from harness.records import Outcome, write_record
 from harness.sweep import multirun
+from harness.sweep.cost import CPU_ASSUMPTION, History
 from harness.sweep.execute import failure_record
 from harness.sweep.experiment import parse
 from harness.sweep.listing import lines
@@ -162,8 +163,18 @@ def test_batches_run_down_from_the_largest():
     assert [p.batch for p in run] == [6, 3, 2, 1]
     assert prefill_tokens(run) == 6000
     assert prefill_tokens([batch(6, arm="native", depth=7, probe="trace")]) == 12_000  # profiled once more
+    drawn = batch(6, context_tokens=128, probe="draws", shared_prefill=False)
+    assert prefill_tokens([drawn]) == (6 + 2048) * 128
     # 6 requests: three end after a quarter, one after each further quarter.
     assert budgets(run) == [120, 90, 60, 30, 30, 30]
+
+
+def test_draws_cost_time():
+    plain, drawn = (
+        batch(16, context_tokens=128, probe=probe, shared_prefill=False) for probe in (None, "draws")
+    )
+    history, tpot_s = History(), CPU_ASSUMPTION.tpot_ms / 1000
+    assert history.run_s(drawn, 0)[0] - history.run_s(plain, 0)[0] == pytest.approx(2048 / 16 * 8 * tpot_s)
 
 
 def test_long_ladders_are_cut_and_own_prefills_stay_apart():
