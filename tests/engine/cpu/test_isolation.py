@@ -89,9 +89,8 @@ class Registry:
 
 def test_a_hook_that_was_not_applied_ends_the_process() -> None:
     registry = Registry()
-    hooks.register(
-        registry, SimpleNamespace(AROUND="around", BEFORE="before", AFTER="after", REPLACE="replace")
-    )
+    kinds = {name: name.lower() for name in ("AROUND", "BEFORE", "AFTER", "REPLACE")}
+    hooks.register(registry, SimpleNamespace(**kinds))
     check = registry._hooks["sglang.srt.server_args.ServerArgs.check_server_args"]
     check(None, object())
     registry._patched.discard("torch.nn.functional.linear")
