@@ -42,7 +42,7 @@ def runs(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def prefill_tokens(run: Sequence[Point]) -> int:
-    """Prompt tokens that a run prefills: timed, once more for the profiler of a traced point, and for draws."""
+    """Prompt tokens that a run prefills: timed, again for the profiler of a traced point, and for draws."""
     prompts = max(point.batch for point in run)
     if run[0].probe == "trace":
         prompts *= 2

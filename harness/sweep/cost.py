@@ -67,11 +67,7 @@ class History:
         context length.
         """
         known = self._known(point)
-        rates: Assumption | _Seen
-        if known:
-            rates = min(known, key=lambda seen: _distance(seen.point, point))
-        else:
-            rates = _assumption(point)
+        rates = min(known, key=lambda seen: _distance(seen.point, point)) if known else _assumption(point)
         new_tokens = float(point.max_new_tokens)
         if point.probe == "draws":
             new_tokens += draws.DRAWS / point.batch * draws.TOKENS
