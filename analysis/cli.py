@@ -117,10 +117,10 @@ def _table(options: argparse.Namespace) -> int:
         from rich.console import Console  # noqa: PLC0415
 
         console = Console()
-        # Piped output must not be folded to 80 columns.
-        if not console.is_terminal:
-            console = Console(width=230)
-        console.print(render.terminal(table))
+        if console.is_terminal:
+            console.print(render.terminal(table, console.width))
+        else:
+            sys.stdout.write(render.plain(table))
     else:
         sys.stdout.write(render.render(table, options.format))
     return 0
