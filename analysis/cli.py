@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     tables = with_results(add("tables", _tables, "write every table in every format"))
     tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")
 
-    figure = with_results(add("figure", _figure, "draw one figure as PNG, SVG and PDF"))
+    figure = with_results(
+        add("figure", _figure, "draw one figure as PNG, SVG and PDF; status 1 without data")
+    )
     figure.add_argument("name", help=f"2 to 5, {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}")
     figure.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
 
@@ -188,7 +190,7 @@ def _tables(options: argparse.Namespace) -> int:
 
 
 def _figure(options: argparse.Namespace) -> int:
-    return _draw(options, [options.name])
+    return _draw(options, [options.name], missing=1)
 
 
 def _figures(options: argparse.Namespace) -> int:
@@ -197,17 +199,19 @@ def _figures(options: argparse.Namespace) -> int:
     return _draw(options, list(FIGURES))
 
 
-def _draw(options: argparse.Namespace, names: list[str]) -> int:
+def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> int:
     from analysis import figures, load  # noqa: PLC0415
     from analysis.study import Study  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "figures"
     study = Study(load.load(folder))
+    status = 0
     for name in names:
         drawn = figures.draw(name, study, out)
         sys.stdout.write(f"{drawn.note or drawn.stem}\n")
-    return 0
+        status = missing if drawn.note else status
+    return status
 
 
 def _report(options: argparse.Namespace) -> int:

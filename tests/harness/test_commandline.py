@@ -1,9 +1,9 @@
 """How commands end, and what they refuse before anything starts."""
 
-import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +13,8 @@ from harness.compose import load, open_cell
 from harness.errors import ConfigError
 from harness.sweep import chaos, multirun
 from harness.sweep.overrides import check_overrides
+
+FULL = Path("/dev/full")
 
 
 def run(*words):
@@ -44,10 +46,10 @@ def test_an_end_is_a_sentence(error, status, words):
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_a_full_disk_at_the_last_flush_is_a_sentence():
     code = "from harness.commandline import guarded; raise SystemExit(guarded(lambda: print('x') or 0))"
-    with open("/dev/full", "w") as full:
+    with FULL.open("w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2 and b"No space left" in done.stderr and b"Traceback" not in done.stderr
 
