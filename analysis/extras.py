@@ -213,11 +213,12 @@ def read_margins(record: Record) -> list[float]:
     raw = record.extras.get("output_margins")
     if raw is None:
         return []
-    if not isinstance(raw, list) or not all(isinstance(v, int | float) for v in raw):
+    try:
+        return [float(value) for value in raw]
+    except (TypeError, ValueError) as error:
         raise RecordError(
             f"record {record.key}: extras.output_margins is no list of numbers; measure it again"
-        )
-    return [float(value) for value in raw]
+        ) from error
 
 
 def check_extras(record: Record) -> None:

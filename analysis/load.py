@@ -40,8 +40,8 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
         try:
             check_extras(record)
             records.append(record)
-        except RecordError as error:
-            errors.append(error)
+        except RecordError as damage:
+            errors.append(damage)
     for error in errors:
         if not quiet:
             sys.stderr.write(f"left out: {error}\n")
