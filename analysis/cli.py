@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.commandline import guarded
+from harness.errors import ConfigError
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
 ENDINGS = {"terminal": "txt", "markdown": "md", "csv": "csv", "latex": "tex"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status (2: usage or data error)."""
+    """Run one command; returns the exit status (2: usage or data error, 130: Ctrl-C)."""
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
-    try:
-        return command(options)
-    except HarnessError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nothing is wrong here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return guarded(lambda: command(options))
+
+
+# Spelled out: importing the tables would make `--help` wait; a test holds them against the code.
+_TABLES = (
+    "memory", "batches", "kv_dtype", "lossless", "lossless_inputs", "divergence", "sampling", "penalty",
+    "spread", "bandwidth", "pareto",
+)  # fmt: skip
+_FIGURES = ("fit", "dose", "decomposition", "batches", "memory", "step", "context", "distance", "decision")
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _not_negative(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 is too small")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis",
+        description="Tables, figures and exports of stored records, beside the paper's values.",
+        epilog="`python -m analysis COMMAND --help` has the options of each command.",
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -45,15 +71,17 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     table = with_results(add("table", _table, "print one table beside the paper's values"))
-    table.add_argument("name", help="1 to 13, memory, kv_dtype, lossless, spread, bandwidth or pareto")
+    table.add_argument("name", help=f"1 to 13, {', '.join(_TABLES[:-1])} or {_TABLES[-1]}")
     table.add_argument("--format", choices=FORMATS, default="terminal")
-    table.add_argument("--bandwidth", type=float, help="GB/s of memory, for the bandwidth table")
+    table.add_argument("--bandwidth", type=_positive, help="GB/s of memory, for the bandwidth table")
 
     tables = with_results(add("tables", _tables, "write every table in every format"))
     tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")
 
-    figure = with_results(add("figure", _figure, "draw one figure as PNG, SVG and PDF"))
-    figure.add_argument("name", help="2 to 5, fit, dose, decomposition, memory, step or context")
+    figure = with_results(
+        add("figure", _figure, "draw one figure as PNG, SVG and PDF; status 1 without data")
+    )
+    figure.add_argument("name", help=f"2 to 5, {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}")
     figure.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
 
     figures = with_results(add("figures", _figures, "draw every figure"))
@@ -68,7 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     with_results(compare)
     compare.add_argument("--metric", choices=("step_ms", "tpot_ms", "accept_length"), default="tpot_ms")
     compare.add_argument(
-        "--threshold", type=float, default=5.0, help="percent worse that fails (exit status 1), default 5"
+        "--threshold",
+        type=_not_negative,
+        default=5.0,
+        help="percent worse that fails (exit status 1), default 5",
     )
 
     export = with_results(add("export", _export, "write points and decode steps as Parquet and CSV"))
@@ -92,8 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = add("trace", _trace, "phases and kernels of an nsys SQLite export or a torch trace")
     trace.add_argument("file", type=Path, help="x.sqlite (nsys export --type sqlite), x.json or x.json.gz")
-    trace.add_argument("--skip", type=int, default=0, help="marked iterations to leave out first")
-    trace.add_argument("--most", type=int, default=20, help="ranges and kernels to print")
+    trace.add_argument("--skip", type=_count, default=0, help="marked iterations to leave out first")
+    trace.add_argument("--most", type=_count, default=20, help="ranges and kernels to print")
     trace.add_argument("--json", action="store_true", help="everything, as JSON")
 
     check = with_results(add("check", _check, "the verdict on every record; exit status 1 if one is invalid"))
@@ -110,17 +141,18 @@ def _table(options: argparse.Namespace) -> int:
     from analysis.tables import build, render  # noqa: PLC0415
     from analysis.tables.probes import bandwidth  # noqa: PLC0415
 
+    if options.bandwidth is not None and options.name != "bandwidth":
+        raise ConfigError(f"--bandwidth is for the table `bandwidth`: leave it out for {options.name!r}")
     study = Study(load.load(load.results_dir(options.results)))
-    wide = options.bandwidth if options.name == "bandwidth" else None
-    table = bandwidth(study, wide) if wide else build(options.name, study)
+    table = bandwidth(study, options.bandwidth) if options.bandwidth else build(options.name, study)
     if options.format == "terminal":
         from rich.console import Console  # noqa: PLC0415
 
         console = Console()
-        # Piped output must not be folded to 80 columns.
-        if not console.is_terminal:
-            console = Console(width=230)
-        console.print(render.terminal(table))
+        if console.is_terminal:
+            console.print(render.terminal(table, console.width))
+        else:
+            sys.stdout.write(render.plain(table))
     else:
         sys.stdout.write(render.render(table, options.format))
     return 0
@@ -158,7 +190,7 @@ def _tables(options: argparse.Namespace) -> int:
 
 
 def _figure(options: argparse.Namespace) -> int:
-    return _draw(options, [options.name])
+    return _draw(options, [options.name], missing=1)
 
 
 def _figures(options: argparse.Namespace) -> int:
@@ -167,17 +199,19 @@ def _figures(options: argparse.Namespace) -> int:
     return _draw(options, list(FIGURES))
 
 
-def _draw(options: argparse.Namespace, names: list[str]) -> int:
+def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> int:
     from analysis import figures, load  # noqa: PLC0415
     from analysis.study import Study  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "figures"
     study = Study(load.load(folder))
+    status = 0
     for name in names:
         drawn = figures.draw(name, study, out)
         sys.stdout.write(f"{drawn.note or drawn.stem}\n")
-    return 0
+        status = missing if drawn.note else status
+    return status
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -195,6 +229,9 @@ def _compare(options: argparse.Namespace) -> int:
     from analysis import compare, load  # noqa: PLC0415
     from harness.points import ARMS  # noqa: PLC0415
 
+    strangers = [name for name in (options.a, options.b) if name not in ARMS and not Path(name).is_dir()]
+    if strangers:
+        raise ConfigError(f"{strangers[0]} is neither an arm ({', '.join(ARMS)}) nor a folder of results")
     if options.a in ARMS and options.b in ARMS:
         records = load.load(load.results_dir(options.results))
         found = compare.compare_arms(records, options.a, options.b, options.metric)

@@ -92,7 +92,8 @@ def table_2(measured: Measured, context: int) -> Table:
         "TPOT: native / arm",
         "TPOT: dense / arm",
     ):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+        # A digit that does not fit goes to the next line: an ellipsis would take it away.
+        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
     for arm in ARMS:
         if not any(key[0] == arm for key in cells):
             continue

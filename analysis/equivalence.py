@@ -9,6 +9,7 @@ from itertools import combinations, groupby
 
 import numpy as np
 
+from analysis.extras import read_margins
 from analysis.outputs import compare_outputs
 from analysis.study import Cell, Group
 from harness.points import ARMS, WINDOWED_ARMS, Point
@@ -188,8 +189,7 @@ def _compare(key: _Prompt, a: Cell, b: Cell, telling: Sequence[Cell]) -> Compari
 
 
 def _margins(cell: Cell) -> list[float]:
-    told = cell.record.extras.get("output_margins")
-    return [float(value) for value in told] if isinstance(told, list) else []
+    return read_margins(cell.record)
 
 
 def _pair(found: Sequence[Comparison], by_input: bool) -> ArmPair:

@@ -71,11 +71,11 @@ class StepStatistics:
 
     def tokens_per_s_per_user(self) -> float:
         """1000 / TPOT."""
-        return 1000 / self.tpot_ms.value
+        return 1000 / self.tpot_ms.value if self.tpot_ms.value else float("nan")
 
     def tokens_per_s_per_gpu(self, gpus: int) -> float:
         """B_eff x 1000 / TPOT / GPUs."""
-        return self.batch * 1000 / self.tpot_ms.value / max(gpus, 1)
+        return self.batch * self.tokens_per_s_per_user() / max(gpus, 1)
 
 
 def effective_batch(running: npt.NDArray[np.int64], requested: int) -> int | None:

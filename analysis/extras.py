@@ -176,6 +176,10 @@ class PenaltyAudit(_Extra):
     reach: int = Field(default=1, ge=1, description="most tokens of one step")
 
 
+_KINDS: dict[str, type[_Extra]] = {
+    "phases": Phases, "profiled_phases": Phases, "kernel_trace": KernelTrace, "decision_probe": DecisionProbe,
+    "attention_mass": AttentionMass, "draws": Draws, "penalty": PenaltyAudit,
+}  # fmt: skip
 E_ = TypeVar("E_", bound=_Extra)
 
 
@@ -198,6 +202,35 @@ def read_kernels(record: Record) -> list[Kernel]:
         raise RecordError(f"record {record.key}: extras.kernels is not a list")
     found = [_checked(record, "kernels", Kernel, item) for item in raw]
     return sorted(found, key=lambda k: (-k.us_per_iteration, k.name))
+
+
+def read_margins(record: Record) -> list[float]:
+    """The margin at each output token; empty where the record has none.
+
+    Raises:
+        RecordError: it holds something else.
+    """
+    raw = record.extras.get("output_margins")
+    if raw is None:
+        return []
+    try:
+        return [float(value) for value in raw]
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"record {record.key}: extras.output_margins is no list of numbers; measure it again"
+        ) from error
+
+
+def check_extras(record: Record) -> None:
+    """Read every extra once.
+
+    Raises:
+        RecordError: one is not of its shape.
+    """
+    for key, kind in _KINDS.items():
+        read_extra(record, key, kind)
+    read_kernels(record)
+    read_margins(record)
 
 
 def _checked(record: Record, key: str, kind: type[E_], raw: object) -> E_:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -77,8 +79,13 @@ def parse_moment(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return datetime.fromisoformat(text.strip().strip("[]")).replace(tzinfo=UTC).timestamp()
-    except ValueError as error:
+        moment = datetime.fromisoformat(text.strip().strip("[]"))
+        if moment.tzinfo is not None:
+            raise InputError(
+                f"{text!r} names a time zone, and the log has none: give the time as the log writes it"
+            )
+        return moment.replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{text!r} is no time stamp like 2026-11-30 02:28:54") from error
 
 
@@ -91,7 +98,7 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     try:
         data = options.log.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{options.log} cannot be read: {error}") from error
     begin, end = parse_moment(options.begin), parse_moment(options.end)
     pieces = marked_pieces(data) if begin is None and end is None else []
@@ -100,7 +107,7 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     whole = schedlog.parse(data)
     paths = [
         write_record(options.results, record, piece.body)
-        for number, piece in enumerate(pieces)
+        for number, piece in _numbered(pieces)
         if (record := _record(options, piece, number, whole)) is not None
     ]
     if not paths:
@@ -109,6 +116,14 @@ def import_log(options: argparse.Namespace) -> list[Path]:
             "the server ran with --decode-log-interval 1"
         )
     return paths
+
+
+def _numbered(pieces: list[Piece]) -> Iterator[tuple[int, Piece]]:
+    """Pieces with their number among those of the same tag: each is a record of its own."""
+    seen: Counter[str] = Counter()
+    for piece in pieces:
+        yield seen[piece.tag], piece
+        seen[piece.tag] += 1
 
 
 def _record(
@@ -122,7 +137,7 @@ def _record(
         "model": options.model, "checkpoint": "imported", "hardware": options.hardware, "arm": options.arm,
         "depth": 1 if options.arm == "dense" else options.depth, "batch": piece.batch or options.batch,
         "tp": options.tp, "context_tokens": options.context, "task": options.task,
-        "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": 0 if piece.tag else number,
+        "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": number,
         "draft_backend": "-" if options.arm == "dense" else "unknown",
         **({"window_tokens": options.window, "sink_tokens": options.sink} if windowed else {}),
     })  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.errors import ConfigError
+from analysis.extras import check_extras
+from harness.errors import ConfigError, RecordError
 from harness.records import Record, iter_record_dirs, read_all
 
 DEFAULT = Path("results")
@@ -33,7 +34,14 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
     Raises:
         ConfigError: not one could be read.
     """
-    records, errors = read_all(folder)
+    found, errors = read_all(folder)
+    records = []
+    for record in found:
+        try:
+            check_extras(record)
+            records.append(record)
+        except RecordError as damage:
+            errors.append(damage)
     for error in errors:
         if not quiet:
             sys.stderr.write(f"left out: {error}\n")

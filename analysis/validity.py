@@ -79,7 +79,8 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
     checks = (
         _prompt(record), _cache(record), _steps(record, statistics), _batch(record, statistics),
         _retraction(record), _early_stop(record), _histograms(record), _dead_draft(record),
-        _loops(record), _penalty(record), _agreement(record), _clocks(record), _log(record),
+        _above_depth(record), _loops(record), _penalty(record), _agreement(record), _clocks(record),
+        _log(record),
     )  # fmt: skip
     return Verdict(tuple(reason for check in checks for reason in check))
 
@@ -179,6 +180,16 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
         dead = max(lengths) <= 1
     if dead:
         yield Reason("drafter_dead", "not one draft was accepted: the draft head has no trained weights")
+
+
+def _above_depth(record: Record) -> Iterator[Reason]:
+    longest = max((a for a in record.decode_steps.accept_length if a is not None), default=0.0)
+    # The log rounds to two decimals.
+    if longest > record.point.depth + 0.01:
+        text = (
+            f"a step accepted {longest:g} tokens, at most d = {record.point.depth} can be: another depth ran"
+        )
+        yield Reason("length_above_depth", text)
 
 
 def _loops(record: Record) -> Iterator[Reason]:

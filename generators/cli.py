@@ -71,7 +71,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit status is 0, 1 where a corpus is not right, 2 for a request that fails."""
     out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        return _run(arguments, out, err)
+        status = _run(arguments, out, err)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return 0  # the reader (head, less) has gone
     except HarnessError as error:
         err.print(str(error), markup=False, style="red")
         return 2
@@ -86,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str], out: Console, err: Console) -> int:
-    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+    if not arguments or arguments[0] == "help" or {"-h", "--help"} & set(arguments):
         out.print(USAGE, markup=False)
         return 0
     if arguments[0] == "tasks":

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,9 @@ def _build_parts(
         workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(request, os.getpid())
     )
     try:
-        jobs = [pool.submit(_work, request, corpus, index) for index in missing]
+        # Processes inherit that they ignore Ctrl-C: until _start_worker runs it would end them.
+        with _ctrl_c_ignored():
+            jobs = [pool.submit(_work, request, corpus, index) for index in missing]
         for job in as_completed(jobs):
             yield job.result()
     except BrokenProcessPool as error:
@@ -208,7 +210,31 @@ def _build_parts(
             " records are kept: run the same command again, with fewer workers."
         ) from error
     finally:
+        _stop(pool)
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """Let the processes finish the records they are at; a second Ctrl-C ends them at once."""
+    try:
         pool.shutdown(wait=True, cancel_futures=True)
+    except KeyboardInterrupt:
+        for process in active_children():
+            process.kill()
+        with _ctrl_c_ignored():
+            pool.shutdown(wait=True)
+        raise
 
 
 _worker_tokenizer: Tokenizer | None = None

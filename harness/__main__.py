@@ -10,17 +10,21 @@ interrupted.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from pathlib import Path
 
 import hydra
 
-from harness import config
-from harness.errors import HarnessError
+from harness import compose, config
+from harness.commandline import guarded
+from harness.errors import ConfigError, HarnessError
 from harness.sweep import jobs, multirun
 from harness.sweep.cluster import job_reasons
 from harness.sweep.execute import record_missing
+from harness.sweep.overrides import check_overrides
 from harness.sweep.runid import new_run_id
 
 config.register()
@@ -57,6 +61,27 @@ def _was_stopped(error: BaseException | None) -> bool:
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
+def _printed() -> int:
+    """What Hydra prints about the configuration, in one piece: its own writing ends in tracebacks."""
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            _job()
+    finally:
+        sys.stdout.write(text.getvalue())
+    return 0
+
+
+def _measure(arguments: list[str]) -> None:
+    """One job in this process, once the command line and its folder are found to be good."""
+    folder = Path(compose.load(multirun.overrides_in(arguments)).results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"results={folder} cannot be made: {error.strerror}; name another") from error
+    _job()
+
+
 def main() -> int:
     """The command line; returns the exit status."""
     arguments = multirun.normalised(sys.argv[1:])
@@ -64,10 +89,13 @@ def main() -> int:
     # Two runs started in one second must not share Hydra's directory.
     os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
     try:
-        if multirun.is_multirun(arguments) and not multirun.is_plain(arguments):
+        if multirun.is_plain(arguments):
+            return guarded(_printed)
+        check_overrides(multirun.overrides_in(arguments))
+        if multirun.is_multirun(arguments):
             _multirun(arguments)
         else:
-            _job()
+            _measure(arguments)
     except HarnessError as error:
         jobs.say_error(error)
     except KeyboardInterrupt:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -21,6 +23,10 @@ from harness.errors import ConfigError
 from harness.host.detect import detect_hardware
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.points import ARMS, CLIENT_PROBES, WINDOWED_ARMS, Point, make_point
+
+_NO_SUCH_KEY = re.compile(r"^Could not override '([^']*)'", re.MULTILINE)
+_NOT_SET = re.compile(r"missing mandatory value: .*\n\s*full_key: (\S+)")
+_INTERNALS = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=")
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def load_raw(overrides: Sequence[str] = ()) -> DictConfig:
         with initialize_config_module("conf", version_base="1.3"):
             composed: DictConfig = compose("config", overrides=list(overrides))
             return composed
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(one_line(error)) from error
     finally:
         state.hydra = running
@@ -78,6 +84,9 @@ def load_raw(overrides: Sequence[str] = ()) -> DictConfig:
 
 def to_run_config(composed: DictConfig) -> RunConfig:
     """A composed Hydra configuration as the schema's dataclass, hardware=auto resolved."""
+    unknown = _unknown_keys(composed, RunConfig)
+    if unknown:
+        raise ConfigError(_no_such_setting(unknown[0]))
     try:
         values = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
@@ -126,10 +135,43 @@ def experiment_values(name: str) -> Mapping[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Hydra's multi-line complaints as one sentence, its cause included."""
+    """Hydra's multi-line complaints as one sentence, its cause included, its internals left out."""
     cause = error.__cause__ or error
-    lines = [line.strip() for line in f"{error}\n{cause if cause is not error else ''}".splitlines()]
-    return " ".join(dict.fromkeys(line for line in lines if line))
+    text = f"{error}\n{cause if cause is not error else ''}"
+    if found := _NO_SUCH_KEY.search(text):
+        return _no_such_setting(found[1])
+    if found := _NOT_SET.search(text):
+        return f"{found[1]} is not set: give it, {found[1]}=..."
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(dict.fromkeys(line for line in lines if line and not line.startswith(_INTERNALS)))
+
+
+def _no_such_setting(key: str) -> str:
+    names = list(_settings(RunConfig))
+    near = difflib.get_close_matches(key, names, n=1)
+    advice = f"did you mean {near[0]}?" if near else "`python -m harness --help` lists all"
+    return f"there is no setting {key!r}: {advice}"
+
+
+def _settings(kind: type[Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of every setting."""
+    hints = get_type_hints(kind)
+    for item in fields(kind):
+        yield prefix + item.name
+        if is_dataclass(hints[item.name]):
+            yield from _settings(hints[item.name], f"{prefix}{item.name}.")
+
+
+def _unknown_keys(composed: DictConfig, kind: type[Any], prefix: str = "") -> list[str]:
+    """Settings that were added by `+name=value` and that nothing reads."""
+    hints, found = get_type_hints(kind), []
+    for key in composed:
+        name = str(key)
+        if name not in hints:
+            found.append(prefix + name)
+        elif is_dataclass(hints[name]):
+            found += _unknown_keys(composed[name], hints[name], f"{prefix}{name}.")
+    return found
 
 
 def open_cell(config: RunConfig) -> Cell:
@@ -143,7 +185,10 @@ def open_cell(config: RunConfig) -> Cell:
 
 
 def check_names(config: RunConfig) -> None:
-    """Refuse names that no later step would understand."""
+    """Refuse names that no later step would understand, and settings that none would look at."""
+    for name in ("only", "force"):
+        if config.experiment is None and getattr(config, name):
+            raise ConfigError(f"{name}=... changes an experiment, and none is named: add experiment=NAME")
     named: dict[str, tuple[str | None, tuple[str, ...]]] = {
         "arm": (config.arm, ARMS),
         "probe": (config.probe, (*PROBES, *sorted(CLIENT_PROBES))),

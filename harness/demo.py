@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness import compose
-from harness.errors import HarnessError
+from harness.commandline import guarded
 from harness.points import ARMS
 from harness.study import StudyOutcome, measure
 
@@ -52,15 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     progress = Console(stderr=True)
     out = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
-    try:
+
+    def run() -> int:
         wanted = cells(tuple(options.contexts), tuple(options.seeds), options.hardware)
         retry = "all" if options.again else "failed"
         outcome = measure(wanted, options.results, retry=retry, console=progress)
-    except HarnessError as error:
-        progress.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    report(outcome, options.results, out)
-    return 1 if outcome.failed else 0
+        report(outcome, options.results, out)
+        return 1 if outcome.failed else 0
+
+    return guarded(run, failure=1)
 
 
 def report(outcome: StudyOutcome, results: Path, out: Console) -> None:

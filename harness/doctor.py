@@ -17,6 +17,8 @@ from typing import Literal
 import psutil
 from rich.console import Console
 
+from harness.commandline import guarded
+from harness.compose import load
 from harness.errors import HarnessError
 from harness.host import gpu
 from harness.host.detect import profile_for
@@ -231,13 +233,23 @@ def examine(results: Path, checkpoint: str) -> list[Finding]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.doctor", description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where records will be written")
+    parser.add_argument("--results", type=Path, help="where records will be written (default: results)")
     parser.add_argument(
-        "--checkpoint", default="package:tiny", help="directory, Hugging Face id or package:tiny"
+        "--checkpoint", help="directory, Hugging Face id or package:tiny (default: that of model=)"
     )
+    parser.add_argument("overrides", nargs="*", help="as for python -m harness: model=NAME results=DIR")
     options = parser.parse_args(arguments)
+    return guarded(lambda: _report(options), failure=1)
+
+
+def _report(options: argparse.Namespace) -> int:
+    results, checkpoint = options.results, options.checkpoint
+    if options.overrides:
+        config = load(options.overrides)
+        results = results or Path(config.results)
+        checkpoint = checkpoint or config.model.path
     console = Console()
-    findings = examine(options.results, options.checkpoint)
+    findings = examine(results or Path("results"), checkpoint or "package:tiny")
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         console.print(f"{finding.level:<4}", style=_COLOURS[finding.level], end=" ", highlight=False)

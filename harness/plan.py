@@ -9,10 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness.errors import HarnessError
-from harness.sweep.listing import lines
-from harness.sweep.multirun import normalised, plan_of
-from harness.sweep.plan import to_json
+from harness.commandline import guarded
+from harness.errors import ConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,17 +19,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="as for python -m harness")
     parser.add_argument("--brief", action="store_true", help="boots and totals only")
     parser.add_argument("--json", type=Path, help="also write the plan to this file")
-    options = parser.parse_args(arguments)
-    try:
-        plan = plan_of(normalised(options.overrides))
-        if options.json is not None:
+    # As `python -m harness` takes it; here a sweep needs no flag.
+    parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_intermixed_args(arguments)
+    return guarded(lambda: _show(options), failure=1)
+
+
+def _show(options: argparse.Namespace) -> int:
+    # Slow imports come after `--help`, and Ctrl-C is caught from here on.
+    from harness.sweep.listing import lines  # noqa: PLC0415
+    from harness.sweep.multirun import normalised, plan_of  # noqa: PLC0415
+    from harness.sweep.plan import to_json  # noqa: PLC0415
+
+    plan = plan_of(normalised(options.overrides))
+    if options.json is not None:
+        try:
             options.json.write_bytes(to_json(plan))
-    except HarnessError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    except OSError as error:
-        print(f"error: cannot write {options.json}: {error.strerror}", file=sys.stderr)  # noqa: T201
-        return 1
+        except OSError as error:
+            raise ConfigError(f"cannot write {options.json}: {error.strerror}; name another file") from error
     for line in lines(plan, options.brief):
         print(line)  # noqa: T201
     return 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from harness.errors import ConfigError
 
@@ -19,6 +19,16 @@ CLIENT_PROBES = frozenset({"margins", "draws"})
 """Probes that only ask more of a server; the others are switched on inside it, when it starts."""
 
 
+def _check_name(name: str) -> str:
+    """Names stand in tables, CSV files, LaTeX and terminals."""
+    if not name.isprintable() or not name[:1].isalnum():
+        raise ValueError(f"{name!r} is no name: begin with a letter or digit, on one line")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
 class Point(BaseModel):
     """What defines one measured cell; equal points are the same measurement.
 
@@ -28,9 +38,9 @@ class Point(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str
+    model: Name
     checkpoint: str = Field(description="hash of the checkpoint's config and weight index, not its path")
-    hardware: str
+    hardware: Name
     arm: Arm
     depth: int = Field(ge=1, le=64)
     window_tokens: int | None = None
@@ -39,13 +49,13 @@ class Point(BaseModel):
     tp: int = Field(default=1, ge=1)
     context_tokens: int = Field(ge=1)
     max_new_tokens: int = Field(default=512, ge=1)
-    task: str
+    task: Name
     task_params: dict[str, Any] = Field(default_factory=dict)
-    dtype: str = "bfloat16"
-    kv_dtype: str = "bfloat16"
+    dtype: Name = "bfloat16"
+    kv_dtype: Name = "bfloat16"
     draft_backend: str = Field(description="attention backend of the draft; '-' for the dense arm")
-    repetition_penalty: float = 1.15
-    temperature: float = 0.0
+    repetition_penalty: float = Field(default=1.15, gt=0, le=2)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     ignore_eos: bool = False
     prune_draft_prefill: bool = False
     probe: str | None = None
@@ -53,7 +63,7 @@ class Point(BaseModel):
         default=False,
         description="measured while a larger batch of the same sweep ran down, not on a prefill of its own",
     )
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     repeat: int = Field(default=0, ge=0)
     kv_budget_mib: int | None = Field(
         default=None, ge=1, description="memory of both KV pools together; None: as the server sizes them"
@@ -76,7 +86,19 @@ class Point(BaseModel):
             raise ValueError("arm=dense does not speculate: depth must be 1")
         if self.arm != "dense" and self.depth < 2:
             raise ValueError(f"arm={self.arm} needs depth >= 2 (one draft forward), got {self.depth}")
+        try:
+            self.canonical()
+        except TypeError as error:
+            raise ValueError(f"a value of it cannot be stored: {error}") from error
         return self
+
+    def canonical(self) -> bytes:
+        """The JSON of all fields that are set, always the same bytes."""
+        fields = self.model_dump(mode="json")
+        # Fields that came later, unset: records from before them keep their keys.
+        if fields["kv_budget_mib"] is None:
+            del fields["kv_budget_mib"]
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @property
     def gamma(self) -> int:
@@ -85,13 +107,8 @@ class Point(BaseModel):
 
     @property
     def key(self) -> str:
-        """16 hex digits of the SHA-256 of the canonical JSON of all fields that are set."""
-        fields = self.model_dump(mode="json")
-        # Fields that came later, unset: records from before them keep their keys.
-        if fields["kv_budget_mib"] is None:
-            del fields["kv_budget_mib"]
-        canonical = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-        return hashlib.sha256(canonical).hexdigest()[:16]
+        """16 hex digits of the SHA-256 of the canonical JSON."""
+        return hashlib.sha256(self.canonical()).hexdigest()[:16]
 
     @property
     def label(self) -> str:

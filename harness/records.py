@@ -11,13 +11,14 @@ import gzip
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.errors import RecordError
 from harness.points import Point
@@ -46,10 +47,22 @@ class Outcome(StrEnum):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    # JSON has no NaN: as null it would make the record unreadable.
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
-class DecodeSteps(_Part):
+class _Columns(_Part):
+    """Lists of one length: entry i of each belongs to line i."""
+
+    @model_validator(mode="after")
+    def _even(self) -> Self:
+        lengths = {name: len(getattr(self, name)) for name in type(self).model_fields}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of different length: {lengths}")
+        return self
+
+
+class DecodeSteps(_Columns):
     """Columns, one entry a `Decode batch` line of the timed run, in log order. None = not on the line."""
 
     time_s: list[float | None] = Field(
@@ -65,7 +78,7 @@ class DecodeSteps(_Part):
         return len(self.running_requests)
 
 
-class PrefillSteps(_Part):
+class PrefillSteps(_Columns):
     """Columns, one entry a `Prefill batch` line of the timed run."""
 
     time_s: list[float | None] = Field(default_factory=list)
@@ -173,12 +186,13 @@ def points_dir(results: Path) -> Path:
 def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path:
     """Store a record atomically; an older one of the same key is replaced. Returns its directory."""
     parent = points_dir(results)
-    parent.mkdir(parents=True, exist_ok=True)
     final = parent / record.key
     scratch = parent / f".{record.key}.{secrets.token_hex(4)}.tmp"
-    scratch.mkdir()
     try:
-        body = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir()
+        plain = orjson.loads(record.model_dump_json())
+        body = orjson.dumps(plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         _write_synced(scratch / RECORD_FILE, body)
         _write_synced(scratch / LOG_FILE, gzip.compress(server_log, mtime=0))
         if final.exists():
@@ -207,7 +221,8 @@ def read_record(directory: Path) -> Record:
     """Read one record directory.
 
     Raises:
-        RecordError: the file is missing, damaged, of another schema, or its key does not fit its point.
+        RecordError: the file is missing, damaged, of another schema, or its key does not fit its point or
+            its directory.
     """
     path = directory / RECORD_FILE
     try:
@@ -218,7 +233,9 @@ def read_record(directory: Path) -> Record:
         ) from None
     except (OSError, orjson.JSONDecodeError) as error:
         raise RecordError(f"{path} is damaged ({error}): remove it and measure the point again") from error
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or "schema_version" not in raw:
+        raise RecordError(f"{path} holds no record: remove it and measure the point again")
+    version = raw["schema_version"]
     if version != SCHEMA_VERSION:
         raise RecordError(
             f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
@@ -229,10 +246,17 @@ def read_record(directory: Path) -> Record:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{path} is not a valid record ({place}: {first['msg']})") from error
+        raise RecordError(
+            f"{path} is not a valid record ({place}: {first['msg']}): remove it and measure the point again"
+        ) from error
     if record.source == "measured" and record.point.key != record.key:
         raise RecordError(
             f"{path} says key {record.key} but its point hashes to {record.point.key}: it was edited"
+        )
+    # A copy under another name would count twice, and a key is a path of reports.
+    if directory.name != record.key:
+        raise RecordError(
+            f"{path} is the record {record.key!r}: give its folder that name, or remove the copy"
         )
     return record
 
@@ -240,8 +264,11 @@ def read_record(directory: Path) -> Record:
 def iter_record_dirs(results: Path) -> Iterator[Path]:
     """Record directories under `results`, sorted by name; scratch directories are skipped."""
     parent = points_dir(results)
-    if parent.is_dir():
-        yield from sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    try:
+        found = sorted(parent.iterdir()) if parent.is_dir() else []
+    except OSError as error:
+        raise RecordError(f"{parent} cannot be read: {error.strerror}; name another folder") from error
+    yield from (p for p in found if p.is_dir() and not p.name.startswith("."))
 
 
 def read_all(results: Path) -> tuple[list[Record], list[RecordError]]:
@@ -263,5 +290,5 @@ def read_log(directory: Path) -> bytes:
         return gzip.decompress(path.read_bytes())
     except FileNotFoundError:
         return b""
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise RecordError(f"{path} is damaged: {error}") from error

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from analysis.tables.base import INSIDE, NOT_MEASURED, OUTSIDE, Content, Table, Value
 
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
 FORMATS = ("terminal", "markdown", "csv", "latex")
+_NO_LIMIT = 10_000
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
@@ -50,29 +55,63 @@ def _escape(text: str) -> str:
     return "".join(_LATEX.get(c, c) for c in text)
 
 
-def terminal(table: Table) -> Any:
-    """A rich renderable: header lines, the table, coloured by verdict."""
+def terminal(table: Table, width: int | None = None) -> Any:
+    """A rich renderable: the table, coloured by verdict, and its header lines.
+
+    Args:
+        width: columns of the screen. Where the table needs more, each row is a block of `column: value`
+            lines: squeezed columns would lose their numbers. None: as wide as it needs.
+    """
     from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = _grid(table)
+    body = grid if width is None or _width(grid) <= width else Group(*_blocks(table))
+    lines = (Text(line, style="dim") for line in table.header)
+    return Group(Text(table.title, style="italic"), body, *lines)
+
+
+def _grid(table: Table) -> RichTable:
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = RichTable(title=table.title, title_justify="left", show_lines=False)
+    drawn = RichTable(show_lines=False)
     for column in table.columns:
         value = any(isinstance(row.get(column.name), Value) for row in table.rows)
-        justify: Literal["right", "left"] = "right" if value else "left"
-        drawn.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=not value)
+        drawn.add_column(Text(column.title), justify="right" if value else "left", no_wrap=True)
     for row, texts in zip(table.rows, table.cells(), strict=True):
         contents = [row.get(column.name) for column in table.columns]
         drawn.add_row(
             *(Text(short_text(c, t), style=_style(c)) for t, c in zip(texts, contents, strict=True))
         )
-    return Group(drawn, *(Text(line, style="dim") for line in table.header))
+    return drawn
+
+
+def _width(grid: RichTable) -> int:
+    """Columns that a table needs to show every cell in full."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(width=_NO_LIMIT).measure(grid).maximum
+
+
+def _blocks(table: Table) -> Iterator[Any]:
+    """The rows one below the other; columns that tell rows apart share a line, empty values are left out."""
+    from rich.text import Text  # noqa: PLC0415
+
+    valued = {c.name for c in table.columns for row in table.rows if isinstance(row.get(c.name), Value)}
+    for row, texts in zip(table.rows, table.cells(), strict=True):
+        cells = [(c, row.get(c.name), text) for c, text in zip(table.columns, texts, strict=True)]
+        named = [f"{c.title} {text}" for c, _, text in cells if c.name not in valued and text]
+        yield Text(", ".join(named), style="bold")
+        for column, content, text in cells:
+            if column.name in valued and text:
+                yield Text(f"  {column.title}: ").append(text, style=_style(content))
 
 
 def short_text(content: Content, text: str) -> str:
     """Narrow cells: intervals on their own line; what was not measured is a dash or the paper's value."""
     if isinstance(content, Value) and content.verdict == NOT_MEASURED:
-        return f"not measured; paper {content.claim.text}" if content.claim else "-"
+        return f"not measured;\npaper {content.claim.text}" if content.claim else "-"
     return text.replace(" (paper", "\n(paper").replace(" [", "\n[") if isinstance(content, Value) else text
 
 
@@ -83,12 +122,17 @@ def _style(content: Content) -> str:
 
 
 def render(table: Table, kind: str) -> str:
-    """Text in a format of `FORMATS`; terminal text is plain and 160 wide."""
+    """Text in a format of `FORMATS`; terminal text is plain and as wide as the table needs."""
     if kind == "terminal":
-        from rich.console import Console  # noqa: PLC0415
-
-        console = Console(width=160, no_color=True)
-        with console.capture() as capture:
-            console.print(terminal(table))
-        return capture.get()
+        return plain(table)
     return {"markdown": markdown, "csv": to_csv, "latex": latex}[kind](table)
+
+
+def plain(table: Table) -> str:
+    """Terminal text without colours, for files and pipes: nothing is folded or cut."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(width=_NO_LIMIT, no_color=True, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal(table))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

@@ -70,7 +70,7 @@ def _events(path: Path) -> tuple[list[dict[str, Any]], str]:
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         body = _parsed(raw)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a torch trace ({error}): profile again") from error
     events = body.get("traceEvents") if isinstance(body, dict) else body
     if not isinstance(events, list):
@@ -103,8 +103,14 @@ class _Ids:
 
 def _span(event: dict[str, Any]) -> tuple[int, int]:
     """Start and end in nanoseconds; the trace's are microseconds with a fraction."""
-    start = float(event.get("ts", 0.0))
-    return round(start * 1e3), round((start + float(event.get("dur", 0.0))) * 1e3)
+    try:
+        start = float(event.get("ts", 0.0))
+        return round(start * 1e3), round((start + float(event.get("dur", 0.0))) * 1e3)
+    except (TypeError, ValueError, OverflowError) as error:
+        times = f"ts={event.get('ts')!r}, dur={event.get('dur')!r}"
+        raise InputError(
+            f"an event of the trace has no time that can be read ({times}): profile again"
+        ) from error
 
 
 def _add_device_work(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import generators
+from generators.tasks import resolve
 from harness import compose
 from harness.compose import Cell
 from harness.config import InputConfig, ModelConfig, RunConfig
@@ -142,6 +143,10 @@ def _missing_params(prompt: InputConfig) -> str:
         return f"there is no task {prompt.task}: choose one of {', '.join(generators.TASKS)}"
     missing = [n for n, default in task.defaults.items() if not _given(prompt.params.get(n, default))]
     if not missing:
+        try:
+            resolve(prompt.task, prompt.params)
+        except ConfigError as error:
+            return str(error)
         return ""
     return (
         f"the task {prompt.task} needs {', '.join(missing)}: give "

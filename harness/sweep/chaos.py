@@ -19,12 +19,14 @@ from pathlib import Path
 
 import psutil
 
-from harness.errors import HarnessError
+from harness.commandline import guarded
+from harness.errors import ConfigError, HarnessError
 from harness.records import LOG_FILE, RECORD_FILE, Outcome, iter_record_dirs, read_record
 from harness.server.lifecycle import BOOT_MARK
 from harness.server.processes import find_orphans
 
 _GONE_S = 30.0
+_LOG = "chaos.log"
 
 
 class Broken(HarnessError):
@@ -44,6 +46,16 @@ def main(arguments: list[str] | None = None) -> int:
     command = [sys.executable, "-m", "harness", *overrides, f"results={options.results}"]
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     _say(f"seed {seed}: {' '.join(command)}")
+    return guarded(lambda: _run(command, options, seed), failure=1)
+
+
+def _run(command: list[str], options: argparse.Namespace, seed: int) -> int:
+    log = options.results / _LOG
+    if next(iter_record_dirs(options.results), None) is not None and not log.exists():
+        # Rounds that end early begin again from nothing.
+        raise ConfigError(
+            f"{options.results} holds records of another use, which would be lost: name another"
+        )
     try:
         _rounds(command, options.results, options.kills, options.longest_s, random.Random(seed))
         _finish(command, options.results)
@@ -59,7 +71,7 @@ def _rounds(command: list[str], results: Path, kills: int, longest_s: float, dra
     done = 0
     while done < kills:
         before = _good(results)
-        with (results / "chaos.log").open("ab") as log:
+        with (results / _LOG).open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         # As many early moments as late ones: starts, prefills, decodes and writes all take their turn.
         wait_s = longest_s ** draw.random()
@@ -91,7 +103,7 @@ def _rounds(command: list[str], results: Path, kills: int, longest_s: float, dra
 
 def _finish(command: list[str], results: Path) -> None:
     before = _good(results)
-    with (results / "chaos.log").open("ab") as log:
+    with (results / _LOG).open("ab") as log:
         code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
     if code != 0:
         raise Broken(f"the last run ended with exit status {code}: see {results / 'chaos.log'}")

@@ -26,7 +26,7 @@ from harness.sweep.overrides import check_overrides, emit
 from harness.sweep.plan import Plan, make_plan, to_json
 
 _MULTIRUN_FLAGS = ("-m", "--multirun")
-_FREE_FORM = ("only.", "force.", "input_params.", "input.params.")
+_FREE_FORM = ("only", "force", "input_params", "input.params", "hardware.draft_backend")
 _HYDRA_GROUPS = ("hydra", "hydra/")
 
 
@@ -66,7 +66,12 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
 
 def normalised(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`)."""
-    return ["++" + word if word.startswith(_FREE_FORM) else word for word in arguments]
+    return ["++" + word if _is_free_form(word) else word for word in arguments]
+
+
+def _is_free_form(word: str) -> bool:
+    """`only.arm=ring`, or the whole mapping: `only={arm: ring}`."""
+    return word.startswith(tuple(name + mark for name in _FREE_FORM for mark in (".", "={")))
 
 
 def is_multirun(arguments: Sequence[str]) -> bool:

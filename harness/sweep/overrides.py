@@ -21,6 +21,7 @@ from harness.errors import ConfigError
 
 _KEY = re.compile(r"(?:\+\+?|~)?[A-Za-z_][\w@/.:-]*")
 _MAPPING_KEY = re.compile(r"[A-Za-z_][\w.-]*")
+_GROUPS = ("experiment", "model", "hardware", "server", "input")
 _RESERVED_WORDS = {"null", "true", "false", "nan", "inf"}
 
 
@@ -144,6 +145,8 @@ def check_overrides(overrides: Sequence[str]) -> list[ParsedOverride]:
             )
         found[key] = text
         values = _values(override)
+        if key in _GROUPS and any(isinstance(v, list) for v in values):
+            raise ConfigError(f"{text!r} would keep only the last of the list: write {key}=a,b")
         _check_text(key, text, values)
         parsed.append(
             ParsedOverride(key, values if override.is_sweep_override() else (values or [None])[0],
@@ -158,8 +161,8 @@ def _values(override: Override) -> list[Any]:
     if override.is_sweep_override():
         try:
             return [_plain(value) for value in override.sweep_iterator()]
-        except HydraException:
-            return []
+        except HydraException as error:
+            raise ConfigError(f"{override.input_line!r} is no list of values: write them out, a,b") from error
     return [_plain(override.value())]
 
 

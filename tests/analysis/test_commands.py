@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
 import pytest
 from factory import make_record
 
-from analysis import compare, export, figures
+from analysis import cli, compare, export, figures
 from analysis.cli import main
 from analysis.files import write_text
 from analysis.foreign import marked_pieces
@@ -165,12 +166,27 @@ def test_marked_logs_become_records(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "m,h,9000,imported,native" in capsys.readouterr().out
 
 
+def test_a_tag_that_comes_twice_is_two_records(tmp_path: Path) -> None:
+    log = write_text(tmp_path / "s.log", foreign_log() * 2)
+    assert main(["import-log", str(log), "--results", str(tmp_path / "r"), *ARGUMENTS]) == 0
+    assert len(read_all(tmp_path / "r")[0]) == 4
+
+
+def test_a_damaged_compressed_log_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = bytearray(gzip.compress(foreign_log().encode()))
+    body[40:60] = b"\xff" * 20
+    (tmp_path / "s.log.gz").write_bytes(body)
+    assert main(["import-log", str(tmp_path / "s.log.gz"), "--results", str(tmp_path), *ARGUMENTS]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
 def test_a_time_range_becomes_a_record(tmp_path: Path) -> None:
     log = write_text(tmp_path / "s.log", foreign_log())
     arguments = ["import-log", str(log), "--results", str(tmp_path / "r"), *ARGUMENTS, "--batch", "2"]
     assert main([*arguments, "--from", "2026-11-30 05:10:30"]) == 0
     assert len(read_all(tmp_path / "r")[0][0].decode_steps) == 12
     assert main([*arguments, "--from", "yesterday"]) == 2
+    assert main([*arguments, "--from", "2026-11-30 05:10:30+02:00"]) == 2
     assert main([*arguments, "--from", "2027-01-01 00:00:00"]) == 2
 
 
@@ -195,6 +211,51 @@ def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["table", "2", "--results", str(tmp_path)]) == 2
     assert main(["table", "99", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("error: ") == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "native", "ring", "--threshold", "nan"],
+        ["table", "bandwidth", "--bandwidth", "0"],
+        ["table", "bandwidth", "--bandwidth", "inf"],
+        ["trace", "x.json", "--most", "-1"],
+    ],
+)
+def test_numbers_without_a_meaning_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+
+
+def test_words_that_would_be_ignored_are_refused(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "2", "--bandwidth", "5", "--results", str(results)]) == 2
+    assert main(["compare", "native", "rign", "--results", str(results)]) == 2
+    assert "rign is neither an arm" in capsys.readouterr().err
+
+
+def test_help_names_every_table_and_figure() -> None:
+    assert set(cli._TABLES) == {name for name in TABLES if not name.isdecimal()}
+    assert set(cli._FIGURES) == {name for name in figures.FIGURES if not name.isdecimal()}
+
+
+def test_a_figure_that_cannot_be_drawn_fails(results: Path, tmp_path: Path) -> None:
+    assert main(["figure", "decomposition", "--results", str(results), "--out", str(tmp_path)]) == 1
+
+
+def test_a_record_with_unreadable_extras_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_record(tmp_path, make_record())
+    for seed, extras in enumerate(({"penalty": 5}, {"output_margins": [None]}), 1):
+        write_record(tmp_path, make_record(seed=seed, record={"extras": extras}))
+    assert main(["check", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 1 records are valid" in shown.out and shown.err.count("left out: ") == 2
+
+
+def test_dollar_signs_in_names_are_no_formula(tmp_path: Path) -> None:
+    study = Study([make_record("ring", model=r"a $\frac$")])
+    assert figures.draw("step", study, tmp_path).stem is not None
 
 
 def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

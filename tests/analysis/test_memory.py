@@ -9,7 +9,7 @@ from factory import make_record
 
 from analysis.study import Cell, Study
 from analysis.tables import frame
-from analysis.tables.memory import draft_share, largest_batches
+from analysis.tables.memory import architecture_share, draft_share, largest_batches
 from harness.records import Outcome, Pool, Record, ServerInfo
 
 MIB = 1 << 20
@@ -111,3 +111,8 @@ def test_runs_invalid_for_another_reason_are_no_result() -> None:
 
 def test_one_batch_size_is_no_sweep() -> None:
     assert largest_batches(Study([made("native"), made("ring")]).groups[0]) == []
+
+
+def test_an_architecture_without_numbers_is_unknown() -> None:
+    odd = ServerInfo(architecture={"full_attention_layers": "two"})
+    assert architecture_share(odd, None).verdict == "F unknown"

@@ -10,13 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from factory import make_record
+from rich.console import Console
 
 from analysis.estimators import Estimate
 from analysis.paper import all_claims, claim, paper_model
 from analysis.study import Study, mean_of
 from analysis.tables import TABLES, build, frame
 from analysis.tables.base import INSIDE, NO_PAPER, NOT_MEASURED, OUTSIDE, Value
-from analysis.tables.render import FORMATS, render
+from analysis.tables.render import FORMATS, render, terminal
 from harness.errors import ConfigError, RecordError
 from harness.records import Outcome, Record
 
@@ -200,3 +201,23 @@ def test_means_over_three_runs_use_students_t_on_logarithms() -> None:
     assert signed.high == pytest.approx(4.30265 / 3**0.5, rel=1e-4)
     two = mean_of([Estimate(1.0, 0.5, 1.5), Estimate(3.0, 2.0, 4.0)])
     assert (two.low, two.high) == (1.25, 2.75)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_narrow_screen_shows_every_number(width: int, records: list[Record]) -> None:
+    table = build("2", Study(records))
+    console = Console(width=width, no_color=True, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal(table, width))
+    shown = " ".join(capture.get().split())
+    for row in table.rows:
+        for column in table.columns:
+            value = row.get(column.name)
+            if isinstance(value, Value) and value.estimate is not None:
+                assert value.text(column.digits) in shown
+
+
+def test_plain_text_is_a_grid_without_cuts(records: list[Record]) -> None:
+    text = render(build("2", Study(records)), "terminal")
+    assert "\u2026" not in text and text.splitlines()[1].startswith("\u250f")
+    assert not any(line.endswith(" ") for line in text.splitlines())

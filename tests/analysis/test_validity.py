@@ -151,3 +151,9 @@ def test_invalid_records_enter_no_average() -> None:
     bad = Cell(edited(cached_tokens=4000))
     found = pooled([bad], step_ms)
     assert found.estimate is None and found.note == "cache hit"
+
+
+def test_a_length_above_the_depth_is_no_measurement() -> None:
+    record = sound()
+    record.decode_steps.accept_length[5] = record.point.depth + 1.0
+    assert judge(record).label == "invalid:length_above_depth"

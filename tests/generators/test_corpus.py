@@ -9,9 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
+import psutil
 import pytest
 
 from generators import cli
@@ -390,3 +393,28 @@ def test_help_and_task_list(capsys):
     text = capsys.readouterr().out
     assert "niah_multiquery_enum" in text
     assert "verify FILE" in text
+
+
+def test_two_interrupts_end_a_build_and_its_processes(tmp_path):
+    words = ["task=vt", "context=200000", "tokenizer=tiny", "count=50", "workers=2", f"out={tmp_path}"]
+    command = [sys.executable, "-m", "generators", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while len(workers := psutil.Process(process.pid).children()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for _ in range(2):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.2)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert b"goes on with the rest" in said and b"Traceback" not in said
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
+
+
+def test_help_is_help_wherever_it_stands(capsys):
+    assert cli.main(["verify", "--help"]) == 0
+    assert "python -m generators verify FILE" in capsys.readouterr().out

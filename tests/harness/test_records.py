@@ -1,4 +1,6 @@
 import gzip
+import math
+import shutil
 
 import orjson
 import pytest
@@ -6,7 +8,16 @@ import pytest
 from harness import records
 from harness.errors import RecordError
 from harness.points import make_point
-from harness.records import DecodeSteps, Outcome, Record, read_all, read_log, read_record, write_record
+from harness.records import (
+    DecodeSteps,
+    Outcome,
+    Record,
+    RequestResult,
+    read_all,
+    read_log,
+    read_record,
+    write_record,
+)
 
 POINT = make_point(
     {
@@ -68,7 +79,8 @@ def test_a_failed_write_keeps_the_old_record(tmp_path, monkeypatch):
     [
         (b"", "damaged"),
         (b'{"schema_version": 1', "damaged"),
-        (b"[]", "schema version None"),
+        (b"[]", "holds no record"),
+        (b"{}", "holds no record"),
         (orjson.dumps({"schema_version": 99}), "schema version 99"),
         (orjson.dumps({"schema_version": 1, "key": "x"}), "not a valid record"),
         (b"\xff\xfe", "damaged"),
@@ -82,6 +94,40 @@ def test_damaged_records_are_named_not_guessed(tmp_path, body, words):
     good, errors = read_all(tmp_path)
     assert good == []
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize("place", ["file/results", "file"])
+def test_a_results_folder_that_cannot_be_made_is_an_error(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="free space or fix the path"):
+        write_record(tmp_path / place, a_record())
+
+
+def test_a_folder_with_an_impossible_name_is_an_error(tmp_path):
+    with pytest.raises(RecordError, match="name another folder"):
+        read_all(tmp_path / ("x" * 300))
+
+
+def test_numbers_that_json_lacks_are_kept(tmp_path):
+    request = RequestResult(prompt_tokens=1, completion_tokens=1, scores={"strict": math.nan})
+    found = read_record(write_record(tmp_path, a_record(requests=[request], duration_s=math.inf)))
+    assert math.isnan(found.requests[0].scores["strict"]) and found.duration_s == math.inf
+
+
+def test_columns_of_different_length_are_damage(tmp_path):
+    directory = write_record(tmp_path, a_record())
+    raw = orjson.loads((directory / "record.json").read_bytes())
+    raw["decode_steps"] = {"running_requests": [1, 1], "throughput_tokens_per_s": [9.0]}
+    (directory / "record.json").write_bytes(orjson.dumps(raw))
+    with pytest.raises(RecordError, match="different length"):
+        read_record(directory)
+
+
+def test_a_copied_record_does_not_count_twice(tmp_path):
+    directory = write_record(tmp_path, a_record())
+    shutil.copytree(directory, directory.with_name("copy"))
+    good, errors = read_all(tmp_path)
+    assert len(good) == 1 and "remove the copy" in str(errors[0])
 
 
 def test_an_edited_point_is_noticed(tmp_path):
@@ -105,6 +151,11 @@ def test_a_truncated_log_is_an_error_and_a_missing_one_is_empty(tmp_path):
     directory = write_record(tmp_path, a_record(), b"x" * 1000)
     path = directory / "server.log.gz"
     path.write_bytes(path.read_bytes()[:-6])
+    with pytest.raises(RecordError, match="damaged"):
+        read_log(directory)
+    body = bytearray(gzip.compress(b"".join(str(i * i).encode() for i in range(999))))
+    body[40:60] = b"\xff" * 20
+    path.write_bytes(body)
     with pytest.raises(RecordError, match="damaged"):
         read_log(directory)
     path.unlink()

@@ -1,0 +1,128 @@
+"""How commands end, and what they refuse before anything starts."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import doctor, plan
+from harness.commandline import guarded
+from harness.compose import load, open_cell
+from harness.errors import ConfigError
+from harness.sweep import chaos, multirun
+from harness.sweep.overrides import check_overrides
+
+FULL = Path("/dev/full")
+
+
+def run(*words):
+    return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (ConfigError("name another"), 2, "error: name another"),
+        (OSError(28, "No space left on device", "/x"), 2, "error: /x: No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(), 0, ""),
+    ],
+)
+def test_an_end_is_a_sentence(error, status, words):
+    code = (
+        "from harness.commandline import guarded\n"
+        "from harness.errors import ConfigError\n"
+        "def command():\n"
+        "    print('half')\n"
+        f"    raise {error!r}\n"
+        "raise SystemExit(guarded(command))"
+    )
+    if isinstance(error, OSError) and error.filename:
+        code = code.replace(repr(error), f"OSError(28, {error.strerror!r}, {error.filename!r})")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_at_the_last_flush_is_a_sentence():
+    code = "from harness.commandline import guarded; raise SystemExit(guarded(lambda: print('x') or 0))"
+    with FULL.open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2 and b"No space left" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_is_caught():
+    assert guarded(lambda: signal.raise_signal(signal.SIGINT) or 0) == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["modle=tiny"], "did you mean model"),
+        (["+dept=3"], "did you mean depth"),
+        (["+model.pth=x"], "did you mean model.path"),
+        (["model=null"], "must be a string"),
+        (["model=custom"], "model.path is not set: give it"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(words, answer):
+    with pytest.raises(ConfigError, match=answer) as found:
+        load([*words, "hardware=cpu"])
+    assert "full_key" not in str(found.value) and "\n" not in str(found.value)
+
+
+def test_filters_need_an_experiment():
+    with pytest.raises(ConfigError, match="add experiment=NAME"):
+        open_cell(load(["++only.depth=[3]", "hardware=cpu"]))
+
+
+@pytest.mark.parametrize(
+    "word", ["experiment=[table_1,table_2]", "model=[tiny,custom]", "depth=glob(*)", "depth=interval(1,5)"]
+)
+def test_lists_that_hydra_would_cut_short_are_refused(word):
+    with pytest.raises(ConfigError, match="a,b"):
+        check_overrides([word])
+
+
+@pytest.mark.parametrize("word", ["only={depth: [3]}", "input_params={cwe: {words: 5}}"])
+def test_whole_mappings_are_taken_too(word, tmp_path):
+    words = ["experiment=table_6", "hardware=cpu", f"results={tmp_path}", word]
+    assert multirun.plan_of(multirun.normalised(words)).points
+
+
+def test_the_plan_takes_the_flag_of_a_sweep(tmp_path, capsys):
+    assert plan.main(["arm=native,ring", "-m", "hardware=cpu", f"results={tmp_path}", "--brief"]) == 0
+    assert "points: 2 (2 to run)" in capsys.readouterr().out
+
+
+def test_the_plan_says_which_knob_is_wrong(tmp_path, capsys):
+    assert plan.main(["input.params.keys=abc", "hardware=cpu", f"results={tmp_path}"]) == 0
+    assert "keys='abc' must be a whole number" in capsys.readouterr().out
+
+
+def test_the_doctor_looks_at_the_checkpoint_of_a_model(capsys):
+    assert doctor.main(["model=custom", "model.path=/no/such/model", "hardware=cpu"]) == 1
+    assert "/no/such/model" in capsys.readouterr().out
+
+
+def test_chaos_keeps_its_hands_off_records_of_others(tmp_path, capsys):
+    (tmp_path / "points" / "0123456789abcdef").mkdir(parents=True)
+    assert chaos.main(["--results", str(tmp_path), "--kills", "0"]) == 1
+    assert "would be lost" in capsys.readouterr().err
+
+
+def test_help_of_the_harness_names_it_and_survives_a_closed_pipe():
+    assert "python -m harness [OVERRIDE" in run("harness", "--help").stdout
+    head = f"{sys.executable} -m harness --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", head], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("word", ["results=/dev/null", "modle=x", "experiment=nosuch"])
+def test_the_harness_refuses_in_one_sentence(word):
+    done = run("harness", word, "hardware=cpu", "arm=nosuch")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
