@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from factory import make_record
 
-from analysis import compare, export, figures
+from analysis import compare, export, figures, load
 from analysis.cli import main
 from analysis.files import write_text
 from analysis.foreign import marked_pieces
@@ -195,6 +195,16 @@ def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["table", "2", "--results", str(tmp_path)]) == 2
     assert main(["table", "99", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("error: ") == 2
+
+
+def test_without_a_repository_the_reference_set_is_not_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(load, "REFERENCE", tmp_path / "site-packages" / "results" / "reference")
+    assert main(["tables"]) == 2
+    said = capsys.readouterr().err
+    assert "--results" in said and "in the repository" in said and "harness.demo" in said
 
 
 def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
