@@ -89,7 +89,9 @@ class Registry:
 
 def test_a_hook_that_was_not_applied_ends_the_process() -> None:
     registry = Registry()
-    hooks.register(registry, SimpleNamespace(AROUND="around", BEFORE="before", AFTER="after", REPLACE="replace"))
+    hooks.register(
+        registry, SimpleNamespace(AROUND="around", BEFORE="before", AFTER="after", REPLACE="replace")
+    )
     check = registry._hooks["sglang.srt.server_args.ServerArgs.check_server_args"]
     check(None, object())
     registry._patched.discard("torch.nn.functional.linear")
