@@ -17,6 +17,7 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from harness import compose
 from harness.compose import Cell
@@ -59,7 +60,7 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
         check_overrides(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    except HydraException as error:
+    except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose.one_line(error)) from error
     return [list(job) for job in jobs]
 
