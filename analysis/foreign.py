@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -91,7 +92,7 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     try:
         data = options.log.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{options.log} cannot be read: {error}") from error
     begin, end = parse_moment(options.begin), parse_moment(options.end)
     pieces = marked_pieces(data) if begin is None and end is None else []

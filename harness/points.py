@@ -76,6 +76,10 @@ class Point(BaseModel):
             raise ValueError("arm=dense does not speculate: depth must be 1")
         if self.arm != "dense" and self.depth < 2:
             raise ValueError(f"arm={self.arm} needs depth >= 2 (one draft forward), got {self.depth}")
+        try:
+            _ = self.key
+        except TypeError as error:  # integers beyond 64 bits, text that is no Unicode
+            raise ValueError(f"a value cannot be stored in a record ({error})") from error
         return self
 
     @property
