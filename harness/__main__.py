@@ -59,14 +59,16 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 def main() -> int:
     """The command line; returns the exit status."""
-    arguments = multirun.normalised(sys.argv[1:])
-    sys.argv[1:] = arguments
-    # Two runs started in one second must not share Hydra's directory.
-    os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
     try:
+        arguments = multirun.normalised(sys.argv[1:])
+        sys.argv[1:] = arguments
+        # Two runs started in one second must not share Hydra's directory.
+        os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
         if multirun.is_multirun(arguments) and not multirun.is_plain(arguments):
             _multirun(arguments)
         else:
+            if not multirun.is_plain(arguments):
+                sys.argv[1:] = multirun.checked(arguments)
             _job()
     except HarnessError as error:
         jobs.say_error(error)

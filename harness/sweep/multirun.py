@@ -22,11 +22,24 @@ from omegaconf.errors import OmegaConfBaseException
 from harness import compose
 from harness.compose import Cell
 from harness.errors import ConfigError
+from harness.server.arguments import check_server
 from harness.sweep.cells import expand
 from harness.sweep.overrides import check_overrides, emit
 from harness.sweep.plan import Plan, make_plan, to_json
 
 _MULTIRUN_FLAGS = ("-m", "--multirun")
+_SEARCH_FLAGS = ("--config-", "-cd", "-cn", "-cp", "--package", "-p", "--experimental-rerun")
+_PRINTING_FLAGS = (
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--cfg",
+    "-c",
+    "--info",
+    "-i",
+    "--version",
+    "--shell-completion",
+)
 _FREE_FORM = ("only.", "force.", "input_params.", "input.params.")
 _HYDRA_GROUPS = ("hydra", "hydra/")
 
@@ -66,7 +79,14 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`)."""
+    """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`).
+
+    Raises:
+        ConfigError: bytes that are no text, which neither configuration nor record could hold.
+    """
+    for word in arguments:
+        if not word.isascii() and word.encode("utf-8", "replace").decode() != word:
+            raise ConfigError(f"{word!a} is not UTF-8 text: rename the file or folder")
     return ["++" + word if word.startswith(_FREE_FORM) else word for word in arguments]
 
 
@@ -77,8 +97,22 @@ def is_multirun(arguments: Sequence[str]) -> bool:
 
 def is_plain(arguments: Sequence[str]) -> bool:
     """Whether Hydra only has to print something (`--help`, `--cfg`, `--info`)."""
-    return any(word.startswith(("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"))
-               for word in arguments)  # fmt: skip
+    return any(word.partition("=")[0] in _PRINTING_FLAGS for word in arguments)
+
+
+def checked(arguments: Sequence[str]) -> list[str]:
+    """The command line of a single run, looked at before Hydra stores it beside the run's logs.
+
+    Raises:
+        ConfigError: a secret in it, or settings that make no sense.
+    """
+    if any(word.startswith(_SEARCH_FLAGS) for word in arguments):
+        # Only Hydra itself can compose what lies elsewhere: it is checked later and not stored.
+        overrides = [at for at, word in enumerate(arguments) if "=" in word and not word.startswith("-")]
+        last = overrides[-1] if overrides else len(arguments)  # overrides have to stand together
+        return [*arguments[: last + 1], "hydra.output_subdir=null", *arguments[last + 1 :]]
+    check_server(compose.load(overrides_in(arguments)))
+    return list(arguments)
 
 
 def overrides_in(arguments: Sequence[str]) -> list[str]:

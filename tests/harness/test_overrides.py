@@ -145,6 +145,19 @@ def test_what_only_looks_like_a_range_is_text():
     assert parsed.value == "range(1,1000000000000)"
 
 
+def test_arguments_that_are_no_text_are_refused():
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        multirun.normalised(["results=/data/\udcff"])
+
+
+@pytest.mark.parametrize(
+    ("words", "plain"),
+    [(["--cfg=job"], True), (["-c", "job"], True), (["-cd", "own"], False), (["-m"], False)],
+)
+def test_which_flags_only_print(words, plain):
+    assert multirun.is_plain(words) is plain
+
+
 def test_a_sweep_of_too_many_combinations_is_refused():
     with pytest.raises(ConfigError, match="1,000,000 combinations"):
         check_overrides([f"{key}=range(0,100)" for key in ("depth", "window", "sink")])
