@@ -83,8 +83,3 @@ def test_a_configuration_from_elsewhere_is_not_stored_by_hydra(sweep, tmp_path):
     assert "server.url may not hold" in done.stderr
     assert unsaid(done)
     assert files_with_it(sweep.results) == []
-
-
-def test_names_alone_and_other_values_pass(sweep):
-    done = sweep.run(*POINT, "server.extra_arguments=['--num-reserved-decode-tokens','8']")
-    assert done.returncode == 0, done.stderr
