@@ -17,10 +17,10 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 FORBIDDEN = {
-    "eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loads", "pickle.Unpickler",
-    "marshal.loads", "marshal.load", "shelve.open", "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load",
-    "pandas.read_pickle", "pd.read_pickle", "torch.load", "joblib.load", "dill.load", "dill.loads",
-    "subprocess.getoutput", "tempfile.mktemp",
+    "eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "tempfile.mktemp",
+    "pickle.load", "pickle.loads", "pickle.Unpickler", "pd.read_pickle", "pandas.read_pickle", "torch.load",
+    "joblib.load", "dill.load", "dill.loads", "marshal.load", "marshal.loads", "shelve.open",
+    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load",
 }  # fmt: skip
 
 
