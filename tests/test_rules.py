@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,20 @@ def test_records_are_read_and_runs_planned_without_sglang_or_torch(package: str)
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_wheel_holds_every_file_of_the_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["*"]
+    found = {
+        path
+        for name in ("analysis", "conf", "generators", "harness")
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".py"
+    }
+    assert {path for path in found if not any(path.match(pattern) for pattern in patterns)} == set()
+    assert {path.parent.name for path in found if path.name == "py.typed"} == {
+        "analysis",
+        "generators",
+        "harness",
+    }
