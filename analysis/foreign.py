@@ -49,7 +49,7 @@ def _pieces(data: bytes) -> Iterator[Piece]:
             if start >= 0:
                 yield Piece(tag, batch, data[start : found.start()], closed=False)
             text = words.get(b"B", "")
-            tag, batch, start = name, int(text) if text.isdecimal() else None, found.end()
+            tag, batch, start = name, int(text) if text.isdecimal() and len(text) < 10 else None, found.end()
         elif start >= 0 and name in ("", tag):
             yield Piece(tag, batch, data[start : found.start()], closed=True)
             start = -1
@@ -80,13 +80,11 @@ def parse_moment(text: str | None) -> float | None:
         return None
     try:
         moment = datetime.fromisoformat(text.strip().strip("[]"))
-        if moment.tzinfo is not None:
-            raise InputError(
-                f"{text!r} names a time zone, and the log has none: give the time as the log writes it"
-            )
-        return moment.replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError) as error:
         raise InputError(f"{text!r} is no time stamp like 2026-11-30 02:28:54") from error
+    if moment.tzinfo is not None:
+        raise InputError(f"{text!r} names a time zone, the log's clock has none: write 2026-11-30 02:28:54")
+    return moment.replace(tzinfo=UTC).timestamp()
 
 
 def import_log(options: argparse.Namespace) -> list[Path]:
@@ -105,11 +103,14 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     if not pieces:
         pieces = [Piece("", None, time_range(data, begin, end), closed=True)]
     whole = schedlog.parse(data)
-    paths = [
-        write_record(options.results, record, piece.body)
-        for number, piece in _numbered(pieces)
-        if (record := _record(options, piece, number, whole)) is not None
-    ]
+    seen: Counter[tuple[str, int | None]] = Counter()
+    paths = []
+    for piece in pieces:
+        # A tag that comes again is a repeat: it must not replace the one before.
+        record = _record(options, piece, seen[piece.tag, piece.batch], whole)
+        if record is not None:
+            seen[piece.tag, piece.batch] += 1
+            paths.append(write_record(options.results, record, piece.body))
     if not paths:
         raise InputError(
             f"{options.log} holds no decode line between its marks or times: check --from and --to, and that "
@@ -118,16 +119,8 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     return paths
 
 
-def _numbered(pieces: list[Piece]) -> Iterator[tuple[int, Piece]]:
-    """Pieces with their number among those of the same tag: each is a record of its own."""
-    seen: Counter[str] = Counter()
-    for piece in pieces:
-        yield seen[piece.tag], piece
-        seen[piece.tag] += 1
-
-
 def _record(
-    options: argparse.Namespace, piece: Piece, number: int, whole: schedlog.SchedulerLog
+    options: argparse.Namespace, piece: Piece, repeat: int, whole: schedlog.SchedulerLog
 ) -> Record | None:
     parsed = schedlog.parse(piece.body)
     if not parsed.decode:
@@ -137,7 +130,7 @@ def _record(
         "model": options.model, "checkpoint": "imported", "hardware": options.hardware, "arm": options.arm,
         "depth": 1 if options.arm == "dense" else options.depth, "batch": piece.batch or options.batch,
         "tp": options.tp, "context_tokens": options.context, "task": options.task,
-        "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": number,
+        "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": repeat,
         "draft_backend": "-" if options.arm == "dense" else "unknown",
         **({"window_tokens": options.window, "sink_tokens": options.sink} if windowed else {}),
     })  # fmt: skip

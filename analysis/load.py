@@ -22,9 +22,11 @@ def results_dir(given: Path | None) -> Path:
     for folder in [given] if given is not None else [DEFAULT, REFERENCE]:
         if next(iter_record_dirs(folder), None) is not None:
             return folder
-    where = given if given is not None else f"{DEFAULT} and {REFERENCE}"
+    if given is not None:
+        raise ConfigError(f"{given} holds no points: measure some, or name another folder with --results")
     raise ConfigError(
-        f"{where} holds no points: measure some (make demo), or name another folder with --results"
+        f"neither {DEFAULT} nor {REFERENCE} holds points: measure some (python -m harness.demo), or name a "
+        "folder with --results; the reference set is in the repository (results/reference) and in no package"
     )
 
 

@@ -14,8 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
-
 QWEN_PATTERN = "|".join(
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -95,6 +93,8 @@ def tekken(folder: Path) -> Path:
 
 def mistral(folder: Path) -> Path:
     """Mistral's SentencePiece vocabulary; tokens are merged over the whole text, without pre-tokens."""
+    from sentencepiece import SentencePieceProcessor  # comes with mistral-common; the others do without
+
     model = SentencePieceProcessor(str(package_folder("mistral_common") / "data/tokenizer.model.v1"))
     pieces = [model.id_to_piece(i) for i in range(model.vocab_size())]
     ids = {piece: i for i, piece in enumerate(pieces)}

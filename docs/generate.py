@@ -146,6 +146,8 @@ def _records() -> Iterator[str]:
     yield f"Generated from `harness/records.py`; schema version {records.SCHEMA_VERSION}. A record is the directory"
     yield f"`<results>/points/<key>/` with `{records.RECORD_FILE}` (UTF-8 JSON, below) and `{records.LOG_FILE}` (the raw"
     yield "server log of the timed run). It appears by one rename, whole or not at all. The key is a hash of `point`."
+    yield f"A field `{records.DIGEST}` beside those below is the digest of all of them (canonical JSON): a damaged or edited"
+    yield "number is noticed. Records from before there was one are read without."
     yield ""
     yield "## Outcomes"
     yield "| outcome | meaning |"

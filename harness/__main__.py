@@ -18,13 +18,12 @@ from pathlib import Path
 
 import hydra
 
-from harness import compose, config
+from harness import config
 from harness.commandline import guarded
 from harness.errors import ConfigError, HarnessError
 from harness.sweep import jobs, multirun
 from harness.sweep.cluster import job_reasons
 from harness.sweep.execute import record_missing
-from harness.sweep.overrides import check_overrides
 from harness.sweep.runid import new_run_id
 
 config.register()
@@ -74,24 +73,25 @@ def _printed() -> int:
 
 def _measure(arguments: list[str]) -> None:
     """One job in this process, once the command line and its folder are found to be good."""
-    folder = Path(compose.load(multirun.overrides_in(arguments)).results)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"results={folder} cannot be made: {error.strerror}; name another") from error
+    sys.argv[1:], run = multirun.checked(arguments)
+    if run is not None:
+        folder = Path(run.results)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"results={folder} cannot be made: {error.strerror}; name another") from error
     _job()
 
 
 def main() -> int:
     """The command line; returns the exit status."""
-    arguments = multirun.normalised(sys.argv[1:])
-    sys.argv[1:] = arguments
-    # Two runs started in one second must not share Hydra's directory.
-    os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
     try:
+        arguments = multirun.normalised(sys.argv[1:])
+        sys.argv[1:] = arguments
+        # Two runs started in one second must not share Hydra's directory.
+        os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
         if multirun.is_plain(arguments):
             return guarded(_printed)
-        check_overrides(multirun.overrides_in(arguments))
         if multirun.is_multirun(arguments):
             _multirun(arguments)
         else:

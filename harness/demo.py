@@ -70,10 +70,16 @@ def report(outcome: StudyOutcome, results: Path, out: Console) -> None:
     demo.show(outcome.records, results / "figures", out)
     out.print(
         f"\nRecords: {results / 'points'}   figures: {results / 'figures'}\n"
-        f"Next: .venv/bin/python -m analysis report --results {results}   "
-        "or measure one point of your own: .venv/bin/python -m harness model=tiny arm=ring context=16384",
+        f"Next: {_python()} -m analysis report --results {results}   "
+        f"or measure one point of your own: {_python()} -m harness model=tiny arm=ring context=16384",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def _python() -> str:
+    """The interpreter that runs this, short where it lies under the current directory."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 if __name__ == "__main__":

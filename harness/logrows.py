@@ -58,9 +58,13 @@ _INTEGERS = frozenset({b"#running-req", b"#full token", b"#token", b"#queue-req"
 
 
 def pairs(body: bytes) -> dict[bytes, bytes]:
-    """The `key: value` pairs of a line; of a repeated key the last."""
-    # Old releases write "Decode batch. #running-req", newer ones a comma.
-    return {key.rpartition(b". ")[2].strip(): value for key, value in _PAIR.findall(body)}
+    """The `key: value` pairs of a line; empty where two values of one key contradict: two lines in one."""
+    found: dict[bytes, bytes] = {}
+    for key, value in _PAIR.findall(body):
+        # Old releases write "Decode batch. #running-req", newer ones a comma.
+        if found.setdefault(key.rpartition(b". ")[2].strip(), value) != value:
+            return {}
+    return found
 
 
 def decode_row(stamp: re.Match[bytes], body: bytes, glued: bool = False) -> DecodeLine | None:
@@ -118,18 +122,18 @@ def prefill_row(stamp: re.Match[bytes], body: bytes) -> PrefillLine | None:
 
 
 def number(text: bytes | None) -> float | None:
-    """A finite number, else None."""
+    """A finite number from 0 on, as all of a log's are, else None."""
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def integer(text: bytes | None) -> int | None:
     """A whole number of sensible size, else None."""
     value = number(text)
-    return int(value) if value is not None and abs(value) < _MAX_INTEGER else None
+    return int(value) if value is not None and value < _MAX_INTEGER and value.is_integer() else None
 
 
 def rank_of(text: bytes) -> str:
@@ -167,9 +171,9 @@ class BulkShape:
         for found in _PAIR.finditer(body):
             name = found[1].rpartition(b". ")[2].strip()
             names.append(name)
-            group = rb"[^,\n]+"
+            group = rb"[^,\[\n]+"
             if name in _WANTED:
-                group = rb"(\d{1,15})" if name in _INTEGERS else rb"([\d.]{1,30})"
+                group = rb"(\d{1,15})" if name in _INTEGERS else rb"(\d(?:[\d.]{0,28}\d)?)"
             pattern += re.escape(body[at : found.start(2)]) + group
             at = found.end(2)
         # Only what follows the last number may differ: trailing commas, blanks, a carriage return.

@@ -88,8 +88,8 @@ class Point(BaseModel):
             raise ValueError(f"arm={self.arm} needs depth >= 2 (one draft forward), got {self.depth}")
         try:
             self.canonical()
-        except TypeError as error:
-            raise ValueError(f"a value of it cannot be stored: {error}") from error
+        except TypeError as error:  # integers beyond 64 bits, text that is no Unicode
+            raise ValueError(f"a value cannot be stored in a record ({error})") from error
         return self
 
     def canonical(self) -> bytes:

@@ -2,12 +2,14 @@
 
 A record is one directory `<results>/points/<key>/` with `record.json` (everything below) and
 `server.log.gz` (the raw server log of the timed run). It appears by one rename, so a directory without
-`record.json` never exists under its final name.
+`record.json` never exists under its final name. `record.json` carries a digest of its other fields, so that a
+damaged or edited number is noticed; records from before there was one are read without.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import secrets
 import shutil
@@ -25,6 +27,8 @@ from harness.points import Point
 
 SCHEMA_VERSION = 1
 RECORD_FILE = "record.json"
+DIGEST = "sha256"
+"""Field of `record.json`, not of `Record`: the SHA-256 of the canonical JSON of all other fields."""
 LOG_FILE = "server.log.gz"
 
 
@@ -191,8 +195,9 @@ def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path
     try:
         parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir()
-        plain = orjson.loads(record.model_dump_json())
-        body = orjson.dumps(plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        values = orjson.loads(record.model_dump_json())
+        values[DIGEST] = _digest(values)
+        body = orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         _write_synced(scratch / RECORD_FILE, body)
         _write_synced(scratch / LOG_FILE, gzip.compress(server_log, mtime=0))
         if final.exists():
@@ -210,6 +215,19 @@ def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path
     return final
 
 
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _is_as_written(raw: dict[str, Any]) -> bool:
+    """Whether the digest, which is taken out, fits the rest; records from before there was one have none."""
+    written = raw.pop(DIGEST, None)
+    try:
+        return written is None or written == _digest(raw)
+    except TypeError:  # nested deeper than anything that is written
+        return False
+
+
 def _write_synced(path: Path, body: bytes) -> None:
     with path.open("wb") as file:
         file.write(body)
@@ -221,8 +239,8 @@ def read_record(directory: Path) -> Record:
     """Read one record directory.
 
     Raises:
-        RecordError: the file is missing, damaged, of another schema, or its key does not fit its point or
-            its directory.
+        RecordError: the file is missing, damaged, of another schema, was changed after it was written, or
+            its key does not fit its point or its directory.
     """
     path = directory / RECORD_FILE
     try:
@@ -240,6 +258,10 @@ def read_record(directory: Path) -> Record:
         raise RecordError(
             f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
             "use the release that wrote it"
+        )
+    if not _is_as_written(raw):
+        raise RecordError(
+            f"{path} was damaged or edited after it was written: remove it and measure the point again"
         )
     try:
         record = Record.model_validate(raw)

@@ -173,28 +173,29 @@ class LogFollower:
         shape = self._shape
         if shape is None or at >= len(block):
             return
-        found = shape.split(block, at)
+        found, rest = shape.split(block, at), block[at:]
         found.pop()  # the empty match at the very end
         at = 0
         for other in [*(i for i, line in enumerate(found) if not line[0]), len(found)]:
             if other > at:
-                self._bulk(shape, found[at:other], events)
+                self._bulk(shape, found[at:other], range(at, other), rest, events)
             if other < len(found):
                 self._lines([found[other][-1]], events)
             at = other + 1
 
-    def _bulk(self, shape: BulkShape, lines: list[tuple[bytes, ...]], events: list[Event]) -> None:
+    def _bulk(
+        self, shape: BulkShape, lines: list[Any], places: range, block: bytes, events: list[Event]
+    ) -> None:
         """Lines of one layout; where one is damaged they are halved until it stands alone."""
         try:
             rows = shape.rows(lines)
         except ValueError:
             if len(lines) == 1:
-                self.log.lines += 1
-                self.log.unreadable += 1
+                self._lines([block.split(b"\n", places[0] + 1)[places[0]]], events)
                 return
             middle = len(lines) // 2
-            self._bulk(shape, lines[:middle], events)
-            self._bulk(shape, lines[middle:], events)
+            self._bulk(shape, lines[:middle], places[:middle], block, events)
+            self._bulk(shape, lines[middle:], places[middle:], block, events)
             return
         self.log.lines += len(rows)
         self.log.decode += rows

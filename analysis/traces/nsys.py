@@ -49,9 +49,15 @@ def read(path: Path) -> Trace:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             return _Reader(Tables(connection)).trace()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as an nsys export ({error}): export it again") from error
+
+
+def _whole(*values: Any) -> bool:
+    """Whether all are integers; SQLite keeps whatever a damaged or foreign file has in a column."""
+    return all(isinstance(value, int) for value in values)
 
 
 class _Reader:
@@ -113,10 +119,12 @@ class _Reader:
             found.ignore(_OTHER_EVENTS.get(kind, f"event of type {kind}"))
         elif start is None or end is None:
             found.ignore(f"open range {name!r}")
-        elif end < start:
-            found.ignore(f"range {name!r} that ends before it starts")
         elif thread is None:
             found.ignore(f"range {name!r} of no thread")
+        elif not _whole(start, end, thread):
+            found.ignore("damaged range")
+        elif end < start:
+            found.ignore(f"range {name!r} that ends before it starts")
         else:
             # Start/end ranges may end on another thread: they belong to the process.
             owner = None if kind == _START_END else int(thread)
@@ -137,6 +145,9 @@ class _Reader:
             usable = True
             for start, thread, key in self.tables.rows(table, ("start", "globalTid", "correlationId")):
                 if start is None or thread is None or not key:
+                    continue
+                if not _whole(start, thread, key):
+                    self.found.ignore("damaged call")
                     continue
                 process = int(thread) >> _THREAD_BITS
                 launch = Launch(int(start), process, int(thread))
@@ -186,8 +197,11 @@ class _Reader:
         columns = ("start", "end", "deviceId", "correlationId", "globalPid", "graphNodeId", "graphId",
                    "shortName", "demangledName", "mangledName", "copyKind")  # fmt: skip
         for start, end, device, key, pid, node, graph, *names in self.tables.rows(table, columns):
-            if start is None or end is None or end < start:
+            if start is None or end is None:
                 self.found.ignore(f"{kind} without an end")
+                continue
+            if not _whole(start, end, device or 0) or end < start:
+                self.found.ignore(f"damaged {kind}")
                 continue
             owner = int(pid) >> _THREAD_BITS if isinstance(pid, int) else None if by_process else only
             launch = launches.get((owner, key)) if joined and isinstance(key, int) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,7 +39,11 @@ def read(path: Path) -> Trace:
     found = Trace("torch", version=version)
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in events:
-        if event.get("ph") == "X":
+        if event.get("ph") != "X":
+            continue
+        if not _is_sound(event):
+            found.ignore("damaged event")
+        else:
             by_kind.setdefault(str(event.get("cat", "")).lower(), []).append(event)
     ids = _Ids()
 
@@ -101,16 +106,24 @@ class _Ids:
         return self._known.setdefault(key, len(self._known))
 
 
+def _is_sound(event: dict[str, Any]) -> bool:
+    """Whether an event has a time, a length from 0 on, and plain names for process, thread and launch."""
+    names = (event.get("pid"), event.get("tid"), _arguments(event).get("correlation"))
+    try:
+        start, length = float(event["ts"]), float(event.get("dur", 0.0))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return (
+        math.isfinite((start + length) * 1e3)
+        and length >= 0
+        and all(name is None or isinstance(name, int | float | str) for name in names)
+    )
+
+
 def _span(event: dict[str, Any]) -> tuple[int, int]:
     """Start and end in nanoseconds; the trace's are microseconds with a fraction."""
-    try:
-        start = float(event.get("ts", 0.0))
-        return round(start * 1e3), round((start + float(event.get("dur", 0.0))) * 1e3)
-    except (TypeError, ValueError, OverflowError) as error:
-        times = f"ts={event.get('ts')!r}, dur={event.get('dur')!r}"
-        raise InputError(
-            f"an event of the trace has no time that can be read ({times}): profile again"
-        ) from error
+    start = float(event["ts"])
+    return round(start * 1e3), round((start + float(event.get("dur", 0.0))) * 1e3)
 
 
 def _add_device_work(

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from harness.engine.geometry import RingGeometry
 from harness.errors import ConfigError
 
@@ -52,6 +50,8 @@ def build_ring_pool(
     Raises:
         ConfigError: the draft's attention has no plain pool.
     """
+    import msgspec  # comes with SGLang; token counts are asked for without
+
     if configurator.is_hybrid_swa or configurator.use_mla_backend:
         raise ConfigError("windowed-mtp mode=ring needs a draft with plain multi-head attention.")
     rows = arguments["req_to_token_pool"].req_to_token.shape[0] - 1

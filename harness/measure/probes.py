@@ -45,8 +45,24 @@ def collect(kind: str, directory: Path, began_ns: int, ended_ns: int, point: Poi
         raise RecordError(
             f"the server's {kind} probe left nothing during the run: see {path} and the server's log"
         )
+    return summary(kind, lines, point)
+
+
+def summary(kind: str, lines: Sequence[Line], point: Point) -> dict[str, Any]:
+    """Entries of `record.extras` from a run's lines.
+
+    Raises:
+        RecordError: the probe stopped with an error, or a line has another shape than the probe's.
+    """
     summarise: Summary = import_module(_SUMMARIES[kind]).summarise
-    return summarise(lines, point)
+    try:
+        found = summarise(lines, point)
+        orjson.dumps(found)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise RecordError(
+            f"a line of the {kind} probe has another shape ({type(error).__name__}: {error}): measure again"
+        ) from error
+    return found
 
 
 def read_lines(path: Path, began_ns: int, ended_ns: int) -> list[dict[str, Any]]:

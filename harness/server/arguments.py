@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
+from harness.config import RunConfig
 from harness.errors import ConfigError
 
 API_KEY = "WMTP_API_KEY"
@@ -41,7 +44,59 @@ _OWN = {
     "--speculative-draft-sink-size": "sink",
     "--api-key": "nothing: servers listen on 127.0.0.1, and a key would be written to records",
     "--admin-api-key": "nothing: servers listen on 127.0.0.1, and a key would be written to records",
+    "--ssl-keyfile-password": "nothing: servers listen on 127.0.0.1, by plain HTTP",
 }
+_SECRET = re.compile(
+    r"(?:^|[-_])(?:api|auth|access)?(?:key|token|secret|password|passwd|credentials?)$", re.IGNORECASE
+)
+# NAME=value of variables and options, "name": of JSON.
+_NAMED = re.compile(r"([A-Za-z_][\w-]*)=|\"([A-Za-z_][\w-]*)\"\s*:")
+
+
+def check_server(config: RunConfig) -> None:
+    """Refuse what a configuration says of its server and plans and records must not keep, or would belie.
+
+    Raises:
+        ConfigError: an argument that the harness sets itself, or a secret; its value is not repeated.
+    """
+    for key, words in (
+        ("model.server_arguments", config.model.server_arguments),
+        ("hardware.server_arguments", config.hardware.server_arguments),
+        ("server.extra_arguments", config.server.extra_arguments),
+    ):
+        check_extra_arguments(words, key)
+        check_secrets(words, key)
+    check_secrets(config.server.container_arguments, "server.container_arguments")
+    if config.server.url is not None:
+        check_url(config.server.url)
+
+
+def check_secrets(words: Iterable[str], key: str) -> None:
+    """Refuse words that give a value to a name like HF_TOKEN or --some-password.
+
+    Raises:
+        ConfigError: names it and says how to pass it on.
+    """
+    for word in words:
+        names = [option or member for option, member in _NAMED.findall(word)]
+        names += [word.lstrip("-").partition("=")[0]] if word.startswith("--") else []
+        name = next((name for name in names if _SECRET.search(name)), None)
+        if name is not None:
+            raise ConfigError(
+                f"{key} may not give {name} a value, plans and records keep it: export it as an environment "
+                "variable (a container takes it by its name alone, --env NAME)"
+            )
+
+
+def without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Server arguments as a server reports them, less API keys and passwords, for a record."""
+    return {name: _without(value) for name, value in arguments.items() if not _SECRET.search(name)}
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return without_secrets(value)
+    return [_without(item) for item in value] if isinstance(value, list) else value
 
 
 def check_extra_arguments(words: Iterable[str], key: str) -> None:
@@ -73,7 +128,7 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         bare = parts.username is None and parts.password is None
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query
     except ValueError:
         bare, valid = True, False
     if not bare:

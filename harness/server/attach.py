@@ -12,9 +12,9 @@ from harness import schedlog
 from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
 from harness.records import Outcome, Pool, ServerInfo
-from harness.server.arguments import API_KEY
+from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
-from harness.server.lifecycle import Listener, Server, without_secrets
+from harness.server.lifecycle import Listener, Server
 from harness.server.spec import ServerSpec
 
 _NEXTN = ("EAGLE", "NEXTN")

@@ -100,6 +100,12 @@ _PLAIN: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
             "--mamba-full-memory-ratio.",
         ),
         (
+            r"No module named '?sglang(?:\.launch_server)?(?:['\s)]|$)",
+            "sglang_missing", Outcome.SERVER_DIED,
+            "SGLang is not installed for the Python that starts the server: `pip install sglang==0.5.23` "
+            "there (in a clone: make setup), or use server=docker or server=url.",
+        ),
+        (
             r"Port is already in use|[Aa]ddress already in use|EADDRINUSE",
             "port_in_use", Outcome.PORT_IN_USE,
             "Leave server.port unset for a free port at each start, or stop the program that holds it.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import subprocess
 import time
@@ -20,6 +19,7 @@ from harness.host.detect import is_called
 from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
+from harness.server.arguments import without_secrets
 from harness.server.client import Client
 from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
@@ -28,8 +28,6 @@ BOOT_MARK = "WMTP_BOOT_ID"
 LogEvent = schedlog.Event
 Listener = Callable[[LogEvent], None]
 
-# Server arguments that must never reach a record.
-_SECRET = re.compile(r"api_key|password|token$|secret", re.IGNORECASE)
 _POLL_S = 0.2
 _TAIL_BYTES = 200_000
 
@@ -252,8 +250,3 @@ def _require_gpus(part: str) -> None:
             "profile by hardware=, or leave it out to have it detected",
             Outcome.INVALID,
         )
-
-
-def without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Server arguments less API keys and passwords, for a record."""
-    return {name: value for name, value in arguments.items() if not _SECRET.search(name)}

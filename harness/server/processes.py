@@ -230,9 +230,15 @@ def left_behind(mark: str) -> list[psutil.Process]:
 
 def _is_guarded(process: psutil.Process) -> bool:
     try:
-        return any(str(_GUARD) in p.cmdline() for p in [process, *process.parents()])
+        return any(_runs_guard(p.cmdline()) for p in [process, *process.parents()])
     except psutil.Error:
         return False
+
+
+def _runs_guard(command: Sequence[str]) -> bool:
+    """Whether a command is a guard's, of this installation or of another one on the machine."""
+    own = _GUARD.parts[-3:]
+    return "--alive-fd" in command and any(Path(word).parts[-3:] == own for word in command)
 
 
 def _environment_value(process: psutil.Process, name: str) -> str | None:

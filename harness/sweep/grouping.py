@@ -18,7 +18,7 @@ from harness.errors import ConfigError
 from harness.models.checkpoint import preflight
 from harness.points import CLIENT_PROBES, SPECULATIVE_ARMS, Point
 from harness.records import Outcome
-from harness.server.arguments import check_extra_arguments, check_url
+from harness.server.arguments import check_server
 from harness.server.budget import pool_tokens
 from harness.server.capacity import context_length_for, tokens_needed
 from harness.server.containers import KINDS, Container
@@ -129,17 +129,10 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
     """The server that a cell's points run on, large enough for all of `points`.
 
     Raises:
-        ConfigError: an unknown kind of server, an impossible container, an argument that is not to be given.
+        ConfigError: an unknown kind of server, an impossible container, an argument that may not be given.
     """
     config, hardware = cell.config, cell.config.hardware
-    for key, words in (
-        ("model.server_arguments", config.model.server_arguments),
-        ("hardware.server_arguments", hardware.server_arguments),
-        ("server.extra_arguments", config.server.extra_arguments),
-    ):
-        check_extra_arguments(words, key)
-    if config.server.url is not None:
-        check_url(config.server.url)
+    check_server(config)
     if config.server.kind not in SERVER_KINDS:
         raise ConfigError(
             f"server.kind={config.server.kind} is unknown: choose one of {', '.join(SERVER_KINDS)}"

@@ -32,7 +32,9 @@ def _boot(number: int, boot: PlannedBoot, brief: bool) -> Iterator[str]:
             f"about {duration(boot.startup_s + boot.run_s)}{basis}"
         )
     model = boot.points[0].point.model
-    yield f"boot {number:>3}  {boot.boot_id}  {model} {boot.spec.label} {boot.spec.kv_dtype} KV: {cost}"
+    label = f"{model} {boot.spec.label} {boot.spec.kv_dtype} KV"
+    trust = ", runs the checkpoint's own code (trust_remote_code)" if boot.spec.trust_remote_code else ""
+    yield f"boot {number:>3}  {boot.boot_id}  {label}{trust}: {cost}"
     if brief:
         return
     for planned in boot.points:

@@ -17,16 +17,31 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from harness import compose
 from harness.compose import Cell
+from harness.config import RunConfig
 from harness.errors import ConfigError
+from harness.server.arguments import check_server
 from harness.sweep.cells import expand
 from harness.sweep.overrides import check_overrides, emit
 from harness.sweep.plan import Plan, make_plan, to_json
 
 _MULTIRUN_FLAGS = ("-m", "--multirun")
 _FREE_FORM = ("only", "force", "input_params", "input.params", "hardware.draft_backend")
+_SEARCH_FLAGS = ("--config-", "-cd", "-cn", "-cp", "--package", "-p", "--experimental-rerun")
+_PRINTING_FLAGS = (
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--cfg",
+    "-c",
+    "--info",
+    "-i",
+    "--version",
+    "--shell-completion",
+)
 _HYDRA_GROUPS = ("hydra", "hydra/")
 
 
@@ -59,13 +74,20 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
         check_overrides(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    except HydraException as error:
+    except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose.one_line(error)) from error
     return [list(job) for job in jobs]
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`)."""
+    """A command line as Hydra wants it: keys of free-form mappings are additions (`++only.arm=ring`).
+
+    Raises:
+        ConfigError: bytes that are no text, which neither configuration nor record could hold.
+    """
+    for word in arguments:
+        if not word.isascii() and word.encode("utf-8", "replace").decode() != word:
+            raise ConfigError(f"{word!a} is not UTF-8 text: rename the file or folder")
     return ["++" + word if _is_free_form(word) else word for word in arguments]
 
 
@@ -81,8 +103,28 @@ def is_multirun(arguments: Sequence[str]) -> bool:
 
 def is_plain(arguments: Sequence[str]) -> bool:
     """Whether Hydra only has to print something (`--help`, `--cfg`, `--info`)."""
-    return any(word.startswith(("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version"))
-               for word in arguments)  # fmt: skip
+    return any(word.partition("=")[0] in _PRINTING_FLAGS for word in arguments)
+
+
+def checked(arguments: Sequence[str]) -> tuple[list[str], RunConfig | None]:
+    """The command line of a single run, looked at before Hydra stores it beside the run's logs.
+
+    Returns:
+        The words, and what they compose to; None where only Hydra itself can tell.
+
+    Raises:
+        ConfigError: a secret in it, or settings that make no sense.
+    """
+    if any(word.startswith(_SEARCH_FLAGS) for word in arguments):
+        # Only Hydra itself can compose what lies elsewhere: it is checked later and not stored.
+        places = [at for at, word in enumerate(arguments) if "=" in word and not word.startswith("-")]
+        last = places[-1] if places else len(arguments)  # overrides have to stand together
+        return [*arguments[: last + 1], "hydra.output_subdir=null", *arguments[last + 1 :]], None
+    overrides = overrides_in(arguments)
+    check_overrides(overrides)
+    run = compose.load(overrides)
+    check_server(run)
+    return list(arguments), run
 
 
 def overrides_in(arguments: Sequence[str]) -> list[str]:

@@ -23,6 +23,12 @@ _KEY = re.compile(r"(?:\+\+?|~)?[A-Za-z_][\w@/.:-]*")
 _MAPPING_KEY = re.compile(r"[A-Za-z_][\w.-]*")
 _GROUPS = ("experiment", "model", "hardware", "server", "input")
 _RESERVED_WORDS = {"null", "true", "false", "nan", "inf"}
+_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
+_RANGE = re.compile(r"\brange\s*\(([^()]*)\)")
+MOST_CONFIGURATIONS = 10_000
+"""Largest sweep, and largest range in one: Hydra writes every value out before anything looks at them."""
+# What Hydra's parser lets through besides its own errors: steps of 0, numbers of 5000 digits, nan as a bound.
+_PARSER_ERRORS = (HydraException, ValueError, ArithmeticError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,11 @@ def check_overrides(overrides: Sequence[str]) -> list[ParsedOverride]:
             ParsedOverride(key, values if override.is_sweep_override() else (values or [None])[0],
                            override.is_sweep_override())
         )  # fmt: skip
+    combinations = math.prod(len(one.value) for one in parsed if one.is_sweep and one.value)
+    if combinations > MOST_CONFIGURATIONS:
+        raise ConfigError(
+            f"this sweep has {combinations:,} combinations, {MOST_CONFIGURATIONS:,} are the most: split it"
+        )
     return parsed
 
 
@@ -161,19 +172,40 @@ def _values(override: Override) -> list[Any]:
     if override.is_sweep_override():
         try:
             return [_plain(value) for value in override.sweep_iterator()]
-        except HydraException as error:
+        except _PARSER_ERRORS as error:
             raise ConfigError(f"{override.input_line!r} is no list of values: write them out, a,b") from error
     return [_plain(override.value())]
 
 
 def _read(text: str) -> Override:
+    _check_ranges(text)
     try:
         return _parse(text)
-    except HydraException as error:
+    except _PARSER_ERRORS as error:
         raise ConfigError(f"{text!r} cannot be read: {_why(text, error)}") from error
 
 
-def _why(text: str, error: HydraException) -> str:
+def _check_ranges(text: str) -> None:
+    """Refuse `range(...)` of no sensible length before Hydra tries to write it out."""
+    for found in _RANGE.finditer(_QUOTED.sub("", text)):
+        words = [word.rpartition("=") for word in found[1].split(",")]
+        names = ("start", "stop", "step") if len(words) > 1 else ("stop",)
+        bounds = {"start": 0.0, "step": 1.0}
+        try:
+            for place, (name, _, value) in enumerate(words[:3]):
+                bounds[name.strip() or names[place]] = float(value)
+            steps = abs((bounds["stop"] - bounds["start"]) / bounds["step"])
+        except (ValueError, KeyError):
+            continue  # no range to Hydra either
+        except ArithmeticError:
+            steps = math.inf
+        if not steps <= MOST_CONFIGURATIONS:
+            raise ConfigError(
+                f"{text!r} cannot be read: {found[0]} has no end or more than {MOST_CONFIGURATIONS:,} values"
+            )
+
+
+def _why(text: str, error: Exception) -> str:
     """Which of the usual quoting slips it was."""
     key, separator, value = text.partition("=")
     if not separator and not key.startswith("~"):
@@ -188,7 +220,8 @@ def _why(text: str, error: HydraException) -> str:
         )
     if value.count("[") != value.count("]") or value.count("{") != value.count("}"):
         return "its brackets do not match"
-    return f"quote the value, as Hydra must receive it: {shell} ({str(error).splitlines()[0]})"
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"quote the value, as Hydra must receive it: {shell} ({reason})"
 
 
 def _text_keys(schema: type[Any], prefix: str = "") -> set[str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from factory import make_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from analysis import cli, compare, export, figures
+from analysis import cli, compare, export, figures, load
 from analysis.cli import main
 from analysis.files import write_text
 from analysis.foreign import marked_pieces
@@ -152,6 +154,9 @@ def test_marks_cut_a_log_into_pieces() -> None:
     assert pieces[0].body.count(b"Decode batch") == 11
 
 
+PIECES = st.sampled_from(
+    [b"RK_DEC_BEGIN tag=a B=" + b"9" * 5000 + b"\n", b"RK_DEC_BEGIN B=\n", b"RK_DEC_END\n"]
+)
 ARGUMENTS = ["--model", "m", "--hardware", "h", "--arm", "native", "--context", "9000"]
 
 
@@ -188,6 +193,32 @@ def test_a_time_range_becomes_a_record(tmp_path: Path) -> None:
     assert main([*arguments, "--from", "yesterday"]) == 2
     assert main([*arguments, "--from", "2026-11-30 05:10:30+02:00"]) == 2
     assert main([*arguments, "--from", "2027-01-01 00:00:00"]) == 2
+
+
+def test_a_tag_that_comes_again_is_a_repeat(tmp_path: Path) -> None:
+    log = write_text(
+        tmp_path / "s.log", foreign_log().replace("native_b2", "native_b1").replace("B=2", "B=1")
+    )
+    assert main(["import-log", str(log), "--results", str(tmp_path / "r"), *ARGUMENTS]) == 0
+    assert sorted(r.point.repeat for r in read_all(tmp_path / "r")[0]) == [0, 1]
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_any_log_is_imported_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    body = bytearray(foreign_log().encode())
+    if data.draw(st.booleans(), label="gzip"):
+        body = bytearray(gzip.compress(body, mtime=0))
+    edits = st.tuples(st.integers(0, len(body)), st.integers(0, 9), st.binary(max_size=9) | PIECES)
+    for at, cut, put in data.draw(st.lists(edits, max_size=3)):
+        body[at : at + cut] = put
+    folder = tmp_path_factory.mktemp("import")
+    (folder / "s.log").write_bytes(body)
+    status = main(["import-log", str(folder / "s.log"), "--results", str(folder), *ARGUMENTS])
+    stored, errors = read_all(folder)
+    assert (status, errors) == (0 if stored else 2, [])
 
 
 # -- command line ------------------------------------------------------------------------------------------
@@ -256,6 +287,16 @@ def test_a_record_with_unreadable_extras_is_left_out(
 def test_dollar_signs_in_names_are_no_formula(tmp_path: Path) -> None:
     study = Study([make_record("ring", model=r"a $\frac$")])
     assert figures.draw("step", study, tmp_path).stem is not None
+
+
+def test_without_a_repository_the_reference_set_is_not_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(load, "REFERENCE", tmp_path / "site-packages" / "results" / "reference")
+    assert main(["tables"]) == 2
+    said = capsys.readouterr().err
+    assert "--results" in said and "in the repository" in said and "harness.demo" in said
 
 
 def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

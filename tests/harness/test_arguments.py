@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import ConfigError
-from harness.server.arguments import check_extra_arguments, check_url
+from harness.server.arguments import check_extra_arguments, check_secrets, check_url, without_secrets
 from harness.server.attach import RunningServer
 from harness.server.spec import ServerSpec
 from harness.sweep import multirun
@@ -66,3 +66,19 @@ def test_the_key_of_a_running_server_comes_from_the_environment_and_stays_there(
     server = RunningServer(ServerSpec(**BASE), "http://127.0.0.1:1")
     assert server.client._session.headers["Authorization"] == "Bearer sesame"
     assert "sesame" not in repr(server.info)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--env", "HF_TOKEN"], ["--env=NCCL_DEBUG=INFO"], ["-v", "/run/token:/token"],
+        ["--tokenizer-path=/x"], ["--max-prefill-tokens", "8"], ["--export=ALL"],
+    ],
+)  # fmt: skip
+def test_names_alone_and_plain_values_pass(words):
+    check_secrets(words, "k")
+
+
+def test_reported_arguments_lose_their_secrets_at_any_depth():
+    reported = {"api_key": "x", "tp_size": 1, "states": [{"admin_api_key": "x", "max_total_num_tokens": 5}]}
+    assert without_secrets(reported) == {"tp_size": 1, "states": [{"max_total_num_tokens": 5}]}

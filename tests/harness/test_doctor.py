@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ def levels(findings):
     return {f.check: f.level for f in findings}
 
 
+@pytest.mark.skipif(find_spec("sglang") is None, reason="the whole install is looked at: make setup")
 def test_a_machine_without_gpu_passes(capsys, tmp_path):
     assert doctor.main(["--results", str(tmp_path / "new" / "results")]) == 0
     out = capsys.readouterr().out
@@ -96,4 +98,4 @@ def test_a_broken_check_is_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "check_memory", broken)
     findings = doctor.examine(tmp_path, "package:tiny")
     assert levels(findings)["memory"] == "fail"
-    assert levels(findings)["plugin"] == "ok"
+    assert levels(findings)["checkpoint"] == "ok"

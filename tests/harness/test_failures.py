@@ -38,6 +38,11 @@ CASES = [
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
         "run", "host_out_of_memory", Outcome.OUT_OF_MEMORY_AT_RUN,
     ),
+    (
+        "/usr/bin/python3: Error while finding module specification for 'sglang.launch_server' "
+        "(ModuleNotFoundError: No module named 'sglang')",
+        "start", "sglang_missing", Outcome.SERVER_DIED,
+    ),
     ("Port is already in use. dist_init_port=20000", "start", "port_in_use", Outcome.PORT_IN_USE),
     (
         "ERROR: [Errno 98] error while attempting to bind on ('127.0.0.1', 1): address already in use",

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ConfigError
+from harness.sweep import multirun
 from harness.sweep.overrides import check_overrides, emit, emit_all
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -126,12 +127,59 @@ def test_what_users_type_is_read(text, value, sweep):
         ("model.name=1e6", "model.name='1e6'"),
         ("server.image=26.10", "server.image='26.10'"),
         ("server.image=26.10,26.11", "server.image is text"),
+        ("depth=range(1,1000000000000)", "more than 10,000 values"),
+        ("depth=shuffle(range(stop=1e12,start=1))", "more than 10,000 values"),
+        ("depth=range(0,1,step=nan)", "no end"),
+        ("depth=range(1,3,0)", "no end"),
+        ("depth=" + "9" * 5000, "cannot be read"),
     ],
 )
 def test_what_cannot_be_meant_is_explained(text, hint):
     with pytest.raises(ConfigError) as error:
         check_overrides([text])
     assert hint in str(error.value)
+
+
+def test_what_only_looks_like_a_range_is_text():
+    (parsed,) = check_overrides(["note='range(1,1000000000000)'"])
+    assert parsed.value == "range(1,1000000000000)"
+
+
+def test_arguments_that_are_no_text_are_refused():
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        multirun.normalised(["results=/data/\udcff"])
+
+
+@pytest.mark.parametrize(
+    ("words", "plain"),
+    [(["--cfg=job"], True), (["-c", "job"], True), (["-cd", "own"], False), (["-m"], False)],
+)
+def test_which_flags_only_print(words, plain):
+    assert multirun.is_plain(words) is plain
+
+
+def test_a_sweep_of_too_many_combinations_is_refused():
+    with pytest.raises(ConfigError, match="1,000,000 combinations"):
+        check_overrides([f"{key}=range(0,100)" for key in ("depth", "window", "sink")])
+
+
+GRAMMAR = st.sampled_from(
+    ["range(", "glob(", "choice(", "interval(", "sort(", "shuffle(", "tag(", "int(", "float(", "json_str(",
+     "extend_list(", *"()[]{},:='\"\\@~+/*? \n.", "${", "a", "depth", "1", "-1", "1e9", "0.1", "nan", "inf",
+     "null", "true", "key=", "\0", "\ud800"],
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(["", "depth=", "model=", "~", "server.image="]), st.lists(GRAMMAR, max_size=10))
+@example("depth=", ["range(1,5),2"])
+@example("depth=", ["[" * 500])
+def test_whatever_is_typed_is_read_or_refused(start, words):
+    try:
+        check_overrides([start + "".join(words)])
+        multirun.split([start + "".join(words)])
+    except ConfigError as error:
+        assert str(error)
 
 
 @pytest.mark.parametrize(

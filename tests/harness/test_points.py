@@ -72,6 +72,8 @@ def test_task_parameters_are_unordered():
         ({"dtype": "x\x1b[31m"}, "is no name"),
         ({"context_tokens": 0}, "context_tokens"),
         ({"widnow": 3}, "widnow"),
+        ({"seed": 10**20}, "cannot be stored"),
+        ({"task_params": {"path": "\udcff"}}, "cannot be stored"),
     ],
 )
 def test_senseless_points_are_refused_by_name(changes, words):

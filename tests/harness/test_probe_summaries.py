@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis.extras import AttentionMass, DecisionProbe
 from harness.errors import RecordError
-from harness.measure import attention_mass, decision
+from harness.measure import attention_mass, decision, probes
 from harness.points import Point
 
 POINT = Point(model="tiny", checkpoint="x", hardware="cpu", arm="native", depth=7, context_tokens=100,
@@ -97,3 +101,53 @@ def test_a_probe_that_stopped_is_no_measurement(summarise: Any) -> None:
 def test_a_read_out_that_is_not_the_kernels_is_no_measurement() -> None:
     with pytest.raises(RecordError, match=r"differs from the attention kernel's by 50%"):
         attention_mass.summarise([massed(0, 0.5, difference=0.5)], POINT)
+
+
+def traced(step: int) -> Any:
+    return {
+        "monotonic_ns": step, "step": step, "since_previous_ns": 100, "worker_ns": 80, "batch": 1,
+        "source": "host", "accepted": [2], "context_tokens": 50,
+        "parts_ns": {"verify_forward": 40, "draft": 30},
+    }  # fmt: skip
+
+
+RUNS: dict[str, list[Any]] = {
+    "decision": [decided(1, 3.0, True), decided(2, 0.3, False), decided(1, 3.0, True, overlap=0.5)],
+    "attention_mass": [massed(0, 0.8), massed(1, 0.6)],
+    "trace": [traced(step) for step in range(9)],
+}
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.just(1 << 63)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where a line can be damaged: every key and every place of a list, inner ones too."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for key, one in inner for path in [(*at, key), *places(one, (*at, key))]]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(RUNS)), st.data())
+def test_a_damaged_line_is_no_measurement_or_a_storable_one(kind: str, data: Any) -> None:
+    lines = copy.deepcopy(RUNS[kind])
+    line = data.draw(st.sampled_from(lines))
+    *above, last = data.draw(st.sampled_from(places(line)))
+    for key in above:
+        line = line[key]
+    if isinstance(line, dict) and data.draw(st.booleans(), label="missing"):
+        del line[last]
+    else:
+        line[last] = data.draw(VALUES)
+    try:
+        found = probes.summary(kind, lines, POINT)
+    except RecordError:
+        return
+    assert orjson.loads(orjson.dumps(found)).keys() == found.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -146,9 +147,16 @@ def test_a_killed_guard_takes_the_server_along_and_leaves_findable_orphans(tmp_p
     assert not gone(bystander)
 
 
-def test_guarded_processes_are_not_left_behind(tmp_path):
+@pytest.mark.parametrize("whose", ["own", "another checkout's"])
+def test_guarded_processes_are_not_left_behind(tmp_path, monkeypatch, whose):
+    if whose != "own":
+        copy = tmp_path / "harness" / "server" / "guard.py"
+        copy.parent.mkdir(parents=True)
+        shutil.copy(processes._GUARD, copy)
+        monkeypatch.setattr(processes, "_GUARD", copy)
     guard = start(tmp_path, "boot-l")
     read_pids(tmp_path)
+    monkeypatch.undo()
     try:
         assert processes.find_orphans(MARK, ["boot-l"])
         assert [p for p in processes.left_behind(MARK) if p.environ()[MARK] == "boot-l"] == []

@@ -1,14 +1,18 @@
 import gzip
+import json
 import math
 import shutil
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import records
 from harness.errors import RecordError
 from harness.points import make_point
 from harness.records import (
+    DIGEST,
     DecodeSteps,
     Outcome,
     Record,
@@ -117,6 +121,7 @@ def test_numbers_that_json_lacks_are_kept(tmp_path):
 def test_columns_of_different_length_are_damage(tmp_path):
     directory = write_record(tmp_path, a_record())
     raw = orjson.loads((directory / "record.json").read_bytes())
+    del raw[DIGEST]
     raw["decode_steps"] = {"running_requests": [1, 1], "throughput_tokens_per_s": [9.0]}
     (directory / "record.json").write_bytes(orjson.dumps(raw))
     with pytest.raises(RecordError, match="different length"):
@@ -130,9 +135,64 @@ def test_a_copied_record_does_not_count_twice(tmp_path):
     assert len(good) == 1 and "remove the copy" in str(errors[0])
 
 
+def test_a_record_from_before_there_was_a_digest_is_read(tmp_path):
+    directory = write_record(tmp_path, a_record())
+    raw = orjson.loads((directory / "record.json").read_bytes())
+    assert len(raw.pop(DIGEST)) == 64
+    (directory / "record.json").write_bytes(orjson.dumps(raw))
+    assert read_record(directory) == a_record()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_record(tmp_path_factory.mktemp("whole"), a_record(), b"line\n" * 20)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_flipped_bit_is_noticed_or_changes_nothing(whole, tmp_path_factory, data):
+    name, read = data.draw(
+        st.sampled_from([("record.json", read_record), ("server.log.gz", read_log)]), label="file"
+    )
+    body = bytearray((whole / name).read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(body) - 1), label="bit")
+    body[bit // 8] ^= 1 << bit % 8
+    broken = tmp_path_factory.mktemp("broken")
+    (broken / name).write_bytes(body)
+    try:
+        found = read(broken)
+    except RecordError:
+        return
+    assert found == read(whole)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(sorted(a_record().model_dump())) | st.tuples(st.just("point"), st.text(max_size=9)),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        max_leaves=9,
+    ),
+)
+def test_any_values_are_a_record_or_an_error(tmp_path_factory, place, value):
+    raw = a_record().model_dump(mode="json")
+    if isinstance(place, tuple):
+        raw["point"][place[1]] = value
+    else:
+        raw[place] = value
+    directory = tmp_path_factory.mktemp("any")
+    (directory / "record.json").write_text(json.dumps(raw), encoding="utf-8")
+    try:
+        assert isinstance(read_record(directory), Record)
+    except RecordError as error:
+        assert str(directory) in str(error)
+
+
 def test_an_edited_point_is_noticed(tmp_path):
     directory = write_record(tmp_path, a_record())
     raw = orjson.loads((directory / "record.json").read_bytes())
+    del raw[DIGEST]
     raw["point"]["context_tokens"] = 1024
     (directory / "record.json").write_bytes(orjson.dumps(raw))
     with pytest.raises(RecordError, match="it was edited"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,86 @@ def test_garbage_never_raises(noise: bytes, at: int, size: int) -> None:
         follower.feed(data[start : start + size])
     follower.close()
     assert follower.log.decode[-1].resident_tokens == 7
+
+
+def line_by_line(data: bytes) -> schedlog.SchedulerLog:
+    """The log as read without the layout learned from the lines before."""
+    follower = schedlog.LogFollower()
+    for line in re.findall(rb"[^\n]*\n", data):
+        follower._shape = None
+        follower.feed(line)
+    return follower.log
+
+
+def without_pool(log: schedlog.SchedulerLog) -> schedlog.SchedulerLog:
+    """The pool's kind is no number of a step; bulk reading takes the layout's."""
+    log.decode = [row._replace(pool="") for row in log.decode]
+    return log
+
+
+KEYS = (
+    "#running-req", "#full token", "accept len", "accept rate", "gen throughput (token/s)", "#queue-req",
+    "cuda graph",
+)  # fmt: skip
+COUNTS = st.integers(0, 1 << 40).map(str)
+NUMBERS = st.builds(
+    lambda form, value: form % value,
+    st.sampled_from(["%.2f", "%g", "%r", "%.0f", "%e", "+%.3f"]),
+    st.floats(0, 1e9),
+)
+STEPS = st.tuples(COUNTS, COUNTS, NUMBERS, NUMBERS, NUMBERS, COUNTS, st.sampled_from(["True", "False"]))
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)), STEPS), min_size=1, max_size=5
+    ),
+    st.permutations(range(len(KEYS))),
+    st.sampled_from(["\n", "\r\n", ", \n"]),
+)
+def test_numbers_come_back_as_they_were_written(
+    steps: list[tuple[datetime, tuple[str, ...]]], order: list[int], end: str
+) -> None:
+    text = "".join(
+        f"[{moment:%Y-%m-%d %H:%M:%S} TP0] Decode batch, "
+        + ", ".join(f"{KEYS[i]}: {values[i]}" for i in order) + end
+        for moment, values in steps
+    )  # fmt: skip
+    log = schedlog.parse(text.encode())
+    assert (len(log.decode), log.unreadable, log.ignored) == (len(steps), 0, 0)
+    for row, (_, values) in zip(log.decode, steps, strict=True):
+        shown = (row.running_requests, row.resident_tokens, row.accept_length, row.accept_rate,
+                 row.throughput_tokens_per_s, row.queued_requests)  # fmt: skip
+        assert shown == (int(values[0]), int(values[1]), *map(float, values[2:5]), int(values[5]))
+
+
+OTHER_RANK = (LINE % (9, 9.0)).replace(b"TP0", b"TP1").replace(b"#running-req: 2", b"#running-req: 3").strip()
+
+
+@settings(max_examples=400)
+@given(
+    st.integers(0, len(LINE)),
+    st.integers(0, 30),
+    st.binary(max_size=6)
+    | st.tuples(st.integers(0, 180), st.integers(0, 180)).map(lambda cut: OTHER_RANK[min(cut) : max(cut)]),
+)
+def test_a_damaged_line_reads_alike_in_bulk_and_alone(at: int, cut: int, put: bytes) -> None:
+    whole = LINE % (8123, 80.4)
+    data = whole + (whole[:at] + put + whole[at + cut :]).rstrip(b"\n") + b"\n" + whole
+    assert without_pool(schedlog.parse(data)) == without_pool(line_by_line(data))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"#running-req: 2", b"#running-req: 2.5"),
+        (b"#running-req: 2", b"#running-req: -2"),
+        (b"(token/s): 1.00", b"(token/s): -1.00"),
+        (b"accept rate: 0.25", b"accept rate: 0.25, #running-req: 3"),
+    ],
+)
+def test_impossible_and_contradicting_values_are_no_step(old: bytes, new: bytes) -> None:
+    for good in (b"", LINE % (1, 1.0)):
+        log = schedlog.parse(good + (LINE % (1, 1.0)).replace(old, new))
+        assert (len(log.decode), log.unreadable) == (bool(good), 1)

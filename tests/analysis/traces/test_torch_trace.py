@@ -102,7 +102,7 @@ def test_what_is_no_trace_is_an_error_with_a_sentence(tmp_path, raw):
 
 
 def test_what_the_profiler_itself_writes(tmp_path):
-    import torch
+    torch = pytest.importorskip("torch")
 
     activity = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[activity]) as profile:

@@ -49,6 +49,13 @@ def test_all_tables_cost_a_third_of_one_process_a_point(tmp_path):
     assert len({p.point.key for p in made.points}) == len(made.points)
 
 
+def test_only_a_model_that_says_so_runs_its_own_code_and_the_plan_shows_it(tmp_path):
+    for words, shown in (((), False), (("model.trust_remote_code=true",), True)):
+        made = plan(tmp_path, "model=tiny", "arm=native", "context=512", "hardware=cpu", *words)
+        assert any("trust_remote_code" in line for line in lines(made)) is shown
+        assert ("--trust-remote-code" in made.boots[0].spec.command(1)) is shown
+
+
 def test_a_plan_survives_its_file(tmp_path):
     made = plan(tmp_path, "experiment=table_10", "hardware=cpu")
     assert from_json(to_json(made)) == made

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.engine.tiny.variants import write_variant
 from harness.records import Outcome, Record, read_all
 from harness.server.lifecycle import BOOT_MARK
 from harness.server.processes import find_orphans
@@ -110,6 +109,8 @@ def test_each_killed_or_stopped_server_is_a_record_and_a_rerun_mends_it(faults):
 
 
 def test_a_taken_port_a_small_pool_and_missing_draft_weights(faults, tmp_path):
+    from harness.engine.tiny.variants import write_variant  # needs torch
+
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
