@@ -230,6 +230,8 @@ def _stop(pool: ProcessPoolExecutor) -> None:
     try:
         pool.shutdown(wait=True, cancel_futures=True)
     except KeyboardInterrupt:
+        # The pool's threads would print tracebacks about the processes that they lose.
+        threading.excepthook = lambda _: None
         for process in active_children():
             process.kill()
         with _ctrl_c_ignored():
