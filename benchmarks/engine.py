@@ -158,78 +158,77 @@ def prefill_phases(phases: list[dict[str, Any]]) -> dict[str, float]:
     return {"prefill": whole, "draft_prefill": draft}
 
 
+Medians = dict[str, dict[str, float]]
+"""Median milliseconds by arm and phase, at one prompt length."""
+
+
 def measure(
-    contexts: list[int], model: Path, threads: int, rounds: int, new_tokens: int, dtype: str
-) -> dict[str, Any]:
-    """Median milliseconds by arm and context: phases of a decode step, and of the prefill."""
+    lengths: list[int], model: Path, threads: int, rounds: int, new_tokens: int, dtype: str
+) -> Iterator[tuple[int, Medians]]:
+    """Phases of a decode step and of the prefill, one prompt length after the other."""
     rng = random.Random(0)
-    short = WINDOW + SINK - 2 * new_tokens
-    lengths = [max(short, 16), *contexts]
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    times: dict[tuple[str, int], dict[str, list[float]]] = {}
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-engine-")))
         engines = {}
         for name, settings in ARMS.items():
             folder = root / name.replace(", ", "-")
-            arguments = engine_arguments(settings, model, max(contexts) + 8192, dtype)
+            arguments = engine_arguments(settings, model, max(lengths) + 8192, dtype)
             engines[name] = stack.enter_context(running(settings, arguments, threads, folder))
         for engine in engines.values():
             engine.answer()
             engine.serve([5] * 64, 8)
         for length in lengths:
             prompt = [rng.randrange(5, vocabulary) for _ in range(length)]
+            times: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
             for turn in range(rounds):
                 names = list(engines)
                 # Who goes first changes, so that no arm always meets a cold or a busy machine.
                 for name in names[turn % len(names) :] + names[: turn % len(names)]:
                     _, phases = engines[name].serve(prompt, new_tokens)
-                    cell = times.setdefault((name, length), {})
-                    for phase, values in step_phases(phases).items():
-                        cell.setdefault(phase, []).extend(values)
-                    for phase, value in prefill_phases(phases).items():
-                        cell.setdefault(phase, []).append(value)
-    medians = {
-        key: {phase: statistics.median(v) for phase, v in cell.items() if v} for key, cell in times.items()
+                    add_phases(times[name], phases)
+            yield length, medians_of(times)
+
+
+def add_phases(times: dict[str, list[float]], phases: list[dict[str, Any]]) -> None:
+    """Collect the phases of one answer."""
+    for phase, values in step_phases(phases).items():
+        times.setdefault(phase, []).extend(values)
+    for phase, value in prefill_phases(phases).items():
+        times.setdefault(phase, []).append(value)
+
+
+def medians_of(times: dict[str, dict[str, list[float]]]) -> Medians:
+    """Medians of collected phases."""
+    return {name: {p: statistics.median(v) for p, v in one.items() if v} for name, one in times.items()}
+
+
+def report(length: int, medians: Medians, floor: dict[str, float]) -> dict[str, Any]:
+    """Ratios at one context; `floor` is native where the window holds the whole context."""
+    native = medians["native"]
+    draft = native["draft"] + native["draft_extend"]
+    limit = native["step"] - draft + floor["draft"] + floor["draft_extend"]
+    windowed, plain, pruned = (medians[name] for name in ("windowed", "ring", "ring, pruned"))
+    return {
+        "context_tokens": length,
+        "native_step_ms": native["step"],
+        "native_draft_share": draft / native["step"],
+        "windowed_step_ms": windowed["step"],
+        "ring_step_ms": plain["step"],
+        "native_over_windowed": native["step"] / windowed["step"],
+        "native_over_ring": native["step"] / plain["step"],
+        "limit": native["step"] / limit,
+        "ring_over_windowed": plain["step"] / windowed["step"],
+        "native_prefill_ms": native["prefill"],
+        "native_draft_prefill_share": native["draft_prefill"] / native["prefill"],
+        "unpruned_prefill_ms": plain["prefill"],
+        "pruned_prefill_ms": pruned["prefill"],
+        "draft_prefill_saved": 1 - pruned["draft_prefill"] / native["draft_prefill"],
     }
-    return {"lengths": lengths, "medians": medians}
-
-
-def report(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of ratios by context."""
-    medians = measured["medians"]
-    shortest, *contexts = measured["lengths"]
-    floor = medians["native", shortest]
-    rows = []
-    for length in contexts:
-        native = medians["native", length]
-        draft = native["draft"] + native["draft_extend"]
-        limit = native["step"] - draft + floor["draft"] + floor["draft_extend"]
-        steps = {name: medians[name, length]["step"] for name in ARMS}
-        plain, pruned = medians["ring", length], medians["ring, pruned", length]
-        rows.append(
-            {
-                "context_tokens": length,
-                "native_step_ms": native["step"],
-                "native_draft_share": draft / native["step"],
-                "windowed_step_ms": steps["windowed"],
-                "ring_step_ms": steps["ring"],
-                "native_over_windowed": native["step"] / steps["windowed"],
-                "native_over_ring": native["step"] / steps["ring"],
-                "limit": native["step"] / limit,
-                "ring_over_windowed": steps["ring"] / steps["windowed"],
-                "native_prefill_ms": native["prefill"],
-                "native_draft_prefill_share": native["draft_prefill"] / native["prefill"],
-                "unpruned_prefill_ms": plain["prefill"],
-                "pruned_prefill_ms": pruned["prefill"],
-                "draft_prefill_saved": 1 - pruned["draft_prefill"] / native["draft_prefill"],
-            }
-        )
-    return rows
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print each context as soon as it is done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--contexts", type=int, nargs="+", default=[4096, 16384, 32768, 65536])
     parser.add_argument("--model", type=Path, default=TINY)
@@ -239,16 +238,24 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    short = max(WINDOW + SINK - 2 * options.new_tokens, 16)
     measured = measure(
-        options.contexts, options.model, options.threads, options.rounds, options.new_tokens, options.dtype
+        [short, *options.contexts],
+        options.model,
+        options.threads,
+        options.rounds,
+        options.new_tokens,
+        options.dtype,
     )
-    rows = report(measured)
-    for row in rows:
-        for name, value in row.items():
+    _, floor = next(measured)
+    rows = []
+    for length, medians in measured:
+        rows.append(report(length, medians, floor["native"]))
+        for name, value in rows[-1].items():
             print(f"{name:28} {value if isinstance(value, int) else round(value, 3)}")
-        print()
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2))
+        print(flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":
