@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -238,6 +239,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # The engines end with the benchmark, also when it is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     short = max(WINDOW + SINK - 2 * options.new_tokens, 16)
     measured = measure(
         [short, *options.contexts],
