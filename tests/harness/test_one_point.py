@@ -41,8 +41,6 @@ def measured(tmp_path_factory):
         for arm in ARMS
         for seed in (0, 1)
     ]
-    probed = [*COMMON, "arm=native", "probe=decision", "seed=0"]
-    cells.append(compose.open_cell(compose.load(probed)))
     outcome = study.measure(cells, results, console=Console(stderr=True))
     return results, outcome
 
@@ -51,7 +49,7 @@ def measured(tmp_path_factory):
 def by_arm(measured):
     _, outcome = measured
     found = {}
-    for record in (r for r in outcome.records if r.point.probe in (None, "trace")):
+    for record in outcome.records:
         found.setdefault(record.point.arm, {})[record.point.seed] = record
     return found
 
@@ -62,7 +60,7 @@ def test_every_point_is_measured(measured):
     stored, errors = read_all(results)
     assert errors == []
     assert {r.key for r in stored} == {r.key for r in outcome.records}
-    assert len(stored) == 9
+    assert len(stored) == 8
 
 
 def test_prompts_are_exact_and_cold(by_arm):
@@ -86,10 +84,16 @@ def test_the_draft_is_alive_and_the_window_matters_to_it(by_arm):
     assert all(sum(h[1:]) > 0 for h in histograms["native"])
 
 
-def test_a_probe_does_not_change_the_run(measured, by_arm):
-    _, outcome = measured
+@pytest.mark.slow
+def test_a_probe_does_not_change_the_run(tmp_path):
+    cells = [
+        compose.open_cell(compose.load([*COMMON, "arm=native", "seed=0", *more]))
+        for more in ((), ("probe=decision",))
+    ]
+    outcome = study.measure(cells, tmp_path, console=Console(stderr=True))
+    (plain,) = [r.requests[0] for r in outcome.records if r.point.probe is None]
     (record,) = [r for r in outcome.records if r.point.probe == "decision"]
-    request, plain = record.requests[0], by_arm["native"][0].requests[0]
+    request = record.requests[0]
     assert request.output_ids == plain.output_ids
     assert request.accept_histogram == plain.accept_histogram
     probe = DecisionProbe.model_validate(record.extras["decision_probe"])
