@@ -134,7 +134,7 @@ def typical_margins(group: Group) -> dict[Setting, float]:
     """Median margin over all output tokens of the records that tell it, by setting: the scale of a margin."""
     found: dict[Setting, list[float]] = defaultdict(list)
     for cell in group.cells:
-        found[_setting(cell.point)] += _margins(cell)
+        found[_setting(cell.point)] += read_margins(cell.record)
     return {setting: float(np.median(values)) for setting, values in found.items() if values}
 
 
@@ -164,7 +164,7 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
         prompt = (p.tp, p.seed, repr(sorted(p.task_params.items())), p.max_new_tokens, p.ignore_eos)
         key = (_setting(p), p.task, (p.task, *prompt))
         plain[key].setdefault(p.arm, cell)
-        if _margins(cell):
+        if read_margins(cell.record):
             telling[key].append(cell)
     return plain, telling
 
@@ -181,15 +181,11 @@ def _compare(key: _Prompt, a: Cell, b: Cell, telling: Sequence[Cell]) -> Compari
     margin = None
     if place is not None:
         for cell in telling:
-            told = _margins(cell)
+            told = read_margins(cell.record)
             if place < len(told) and cell.record.requests[0].output_ids[:place] == first[:place]:
                 margin = told[place]
                 break
     return Comparison(setting, task, prompt, a.point.arm, b.point.arm, len(first), place, margin)
-
-
-def _margins(cell: Cell) -> list[float]:
-    return read_margins(cell.record)
 
 
 def _pair(found: Sequence[Comparison], by_input: bool) -> ArmPair:

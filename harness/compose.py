@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -147,19 +147,9 @@ def one_line(error: Exception) -> str:
 
 
 def _no_such_setting(key: str) -> str:
-    names = list(_settings(RunConfig))
-    near = difflib.get_close_matches(key, names, n=1)
+    near = difflib.get_close_matches(key, [name for name, _ in schema.settings()], n=1)
     advice = f"did you mean {near[0]}?" if near else "`python -m harness --help` lists all"
     return f"there is no setting {key!r}: {advice}"
-
-
-def _settings(kind: type[Any], prefix: str = "") -> Iterator[str]:
-    """Dotted names of every setting."""
-    hints = get_type_hints(kind)
-    for item in fields(kind):
-        yield prefix + item.name
-        if is_dataclass(hints[item.name]):
-            yield from _settings(hints[item.name], f"{prefix}{item.name}.")
 
 
 def _unknown_keys(composed: DictConfig, kind: type[Any], prefix: str = "") -> list[str]:

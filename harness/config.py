@@ -5,8 +5,9 @@ Hydra cannot merge into frozen dataclasses, so these are mutable and leave this 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -173,3 +174,13 @@ def register() -> None:
     store.store(group="hardware", name="hardware_schema", node=HardwareConfig)
     store.store(group="server", name="server_schema", node=ServerConfig)
     store.store(group="input", name="input_schema", node=InputConfig)
+
+
+def settings(kind: type[Any] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and type of every setting; a group of settings comes before its members."""
+    hints = get_type_hints(kind)
+    for item in fields(kind):
+        hint = hints[item.name]
+        yield prefix + item.name, hint
+        if is_dataclass(hint):
+            yield from settings(hint, f"{prefix}{item.name}.")  # type: ignore[arg-type]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
-from harness.config import RunConfig
+from harness.config import settings
 from harness.errors import ConfigError
 
 _KEY = re.compile(r"(?:\+\+?|~)?[A-Za-z_][\w@/.:-]*")
@@ -224,22 +224,14 @@ def _why(text: str, error: Exception) -> str:
     return f"quote the value, as Hydra must receive it: {shell} ({reason})"
 
 
-def _text_keys(schema: type[Any], prefix: str = "") -> set[str]:
-    """Dotted names of all fields of the configuration that hold text."""
-    hints = get_type_hints(schema)
-    names = set()
-    for item in fields(schema):
-        hint = hints[item.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            names |= _text_keys(hint, f"{prefix}{item.name}.")
-        elif hint in (str, str | None):
-            names.add(prefix + item.name)
-    return names
+def _text_keys() -> set[str]:
+    """Dotted names of all settings that hold text."""
+    return {name for name, hint in settings() if hint in (str, str | None)}
 
 
 def _check_text(key: str, text: str, values: Sequence[Any]) -> None:
     """Refuse a number where text is wanted and Hydra would change it: 1e6 -> 1000000.0, 26.10 -> 26.1."""
-    if key not in _text_keys(RunConfig):
+    if key not in _text_keys():
         return
     typed = text.partition("=")[2]
     words = [word.strip() for word in typed.split(",")]
