@@ -62,6 +62,15 @@ class RingGeometry:
         sink_end = min(self.sink_tokens, committed)
         return range(sink_end), range(min(max(recent_from, sink_end), committed), committed)
 
+    def overfills(self, first: int, tokens: int) -> bool:
+        """Whether causal attention in a chunk shows its last token more than the sink and the last W.
+
+        Args:
+            first: the chunk's first position; before it, only what the last token may read is shown.
+            tokens: those that run, the sink's among them (a pruned chunk's: fewer than it covers).
+        """
+        return tokens - max(self.sink_tokens - first, 0) > self.window_tokens
+
     def survives(self, position: int, end: int) -> bool:
         """Whether a later forward may read `position` once all positions below `end` are committed."""
         return position < self.sink_tokens or position >= end - self.window_tokens

@@ -72,7 +72,8 @@ class WindowedExtend(upstream.IntelAMXAttnBackend):
         table = torch.nn.functional.pad(table, (0, int(counts.max())))
         lanes = torch.arange(rows.shape[0], dtype=torch.int64)
         self._view = (table, lanes, kept + counts)
-        if is_prefill and int(counts.max()) > window + self.state.geometry.sink_tokens:
+        chunks = zip(prefix.tolist(), counts.tolist(), strict=True)
+        if is_prefill and any(self.state.geometry.overfills(*chunk) for chunk in chunks):
             self._last = self._plan_last(rows, ends, counts, lanes)
 
     def _plan_last(self, rows: Any, ends: Any, counts: Any, lanes: Any) -> tuple[Any, ...]:

@@ -77,9 +77,12 @@ class WindowedExtend(upstream.TritonAttnBackend):
         is_prefill = not mode.is_draft_extend_v2()
         recent_from = (ends if is_prefill else prefix) - geometry.window_tokens
         counts = forward_batch.extend_seq_lens
-        if (
-            is_prefill
-            and max(forward_batch.extend_seq_lens_cpu) > geometry.window_tokens + geometry.sink_tokens
+        # Only a prefill's prefix is always known on the host.
+        if is_prefill and any(
+            geometry.overfills(*chunk)
+            for chunk in zip(
+                forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True
+            )
         ):
             self._last = self._plan_last(forward_batch, ends, counts)
         super().init_forward_metadata(self.views.extend(forward_batch, counts, prefix, recent_from))

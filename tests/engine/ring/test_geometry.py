@@ -205,3 +205,12 @@ def test_short_contexts_are_read_whole() -> None:
     for committed in range(21):
         assert _flat(geometry.kept(committed, committed - 16)) == list(range(committed))
     assert _flat(geometry.kept(21, 5)) == [0, 1, 2, 3, *range(5, 21)]
+
+
+def test_a_chunk_overfills_where_its_own_keys_are_more_than_may_be_read() -> None:
+    geometry = RingGeometry(4, 6, 3)
+    for first in range(12):
+        for tokens in range(1, 16):
+            end = first + tokens
+            allowed = set(_flat(geometry.kept(end, end - 6)))
+            assert geometry.overfills(first, tokens) == (not set(range(first, end)) <= allowed)
