@@ -146,31 +146,19 @@ def draft_layers(runner: Any) -> int:
     return len(mapping) if mapping is not None else int(runner.layer_info.num_effective_layers)
 
 
-def refuse_foreign_backends(
-    settings: EngineSettings, names: tuple[str, ...], backends: dict[str, Any]
-) -> None:
+def refuse_foreign_backends(names: tuple[str, ...], backends: dict[str, Any]) -> None:
     """Stop where SGLang gave the draft an attention backend that does not window.
-
-    FlashInfer plans its indices ahead and reads a forward's own keys back from the pool: neither the ring nor
-    windowed extend reads exist there. SGLang's own decode window does.
 
     Args:
         names: backends of ours.
         backends: what the draft got, by phase; None where it needs none.
 
     Raises:
-        ConfigError: naming the backend and the arguments that give another.
+        ConfigError: naming the backend and the argument that gives another.
     """
     for phase, backend in backends.items():
-        if backend is None or getattr(backend, "reads_windowed", False):
-            continue
-        upstream = (getattr(backend, "draft_window_size", 0), getattr(backend, "draft_sink_size", 0))
-        decode_only = settings.mode == "windowed" and not settings.window_extend and phase == "decode"
-        if decode_only and upstream == (settings.window_tokens, settings.sink_tokens):
-            continue
-        raise ConfigError(
-            f"windowed-mtp: the draft's {phase} runs on {type(backend).__name__}, which is not windowed: "
-            f"pass --speculative-draft-attention-backend with one of {', '.join(names)}. On FlashInfer only "
-            "SGLang's own decode window works: mode=windowed with window_extend=false, prune_prefill=false "
-            "and --speculative-draft-window-size."
-        )
+        if backend is not None and not getattr(backend, "reads_windowed", False):
+            raise ConfigError(
+                f"windowed-mtp: the draft's {phase} runs on {type(backend).__name__}, which is not windowed: "
+                f"pass --speculative-draft-attention-backend with one of {', '.join(names)}."
+            )

@@ -157,7 +157,7 @@ class DraftHooks:
         found = {"decode": worker.draft_attn_backend}
         if self.settings.window_extend:
             found["extend"] = worker.draft_runner.attn_backend
-        guards.refuse_foreign_backends(self.settings, backends.NAMES, found)
+        guards.refuse_foreign_backends(backends.NAMES, found)
 
     # -- forwards -------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """The checks that need a GPU, in one run: `python tests/gpu/check.py --model PATH [--json FILE]`.
 
-Per arm one server with the Triton draft backend, CUDA graphs and the overlap schedule. Outputs of all arms
-are compared with dense decoding, acceptance of ring and window with each other (they must agree), and the
-median step is read from the server's log at several context lengths. Fails on a difference.
+Per arm and draft backend (Triton, FlashInfer) one server with CUDA graphs and the overlap schedule. Outputs
+of all arms are compared with dense decoding, acceptance of ring and window with each other (on one backend
+they must agree), and the median step is read from the server's log at several context lengths. Fails on a
+difference.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ POOL = re.compile(r"KV Cache is allocated.*?#tokens: (\d+)")
 class Server:
     """One SGLang server; ends with the block."""
 
-    def __init__(self, options: argparse.Namespace, settings: EngineSettings | None, folder: Path) -> None:
+    def __init__(
+        self, options: argparse.Namespace, settings: EngineSettings | None, backend: str | None, folder: Path
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log_path = folder / "server.log"
-        backend = options.draft_backend if settings is not None else None
         command = [
             sys.executable, "-m", "sglang.launch_server", "--model-path", options.model,
             "--host", "127.0.0.1", "--port", str(self.port), "--page-size", "1", "--disable-radix-cache",
@@ -107,31 +109,33 @@ def main() -> None:
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--mem-fraction", type=float, default=0.85)
     parser.add_argument("--target-backend", default="triton")
-    parser.add_argument("--draft-backend", default="triton")
+    parser.add_argument("--draft-backends", nargs="+", default=["triton", "flashinfer"])
     parser.add_argument("--vocabulary", type=int, default=1000, help="prompt ids are drawn below this")
     parser.add_argument("--server-arguments", default="", help="for example '--load-format dummy'")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     depth, window, sink = options.depth, options.window, options.sink
-    arms: dict[str, EngineSettings | None] = {
-        "dense": None,
+    drafts = {
         "native": EngineSettings(draft_tokens=depth),
         "windowed": EngineSettings("windowed", window, sink, depth),
         "ring": EngineSettings("ring", window, sink, depth),
         "ring-unpruned": EngineSettings("ring", window, sink, depth, prune_prefill=False),
         "ring-small": EngineSettings("ring", 4 * depth, 4, depth),
     }
+    arms: dict[str, tuple[EngineSettings | None, str | None]] = {"dense": (None, None)}
+    for backend in options.draft_backends:
+        arms |= {f"{name} {backend}": (settings, backend) for name, settings in drafts.items()}
     rng = random.Random(0)
     mixed = [[rng.randrange(5, options.vocabulary) for _ in range(n)] for n in (40, 700, 5000)]
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as root:
-        for name, settings in arms.items():
-            folder = Path(root) / name
+        for name, (settings, backend) in arms.items():
+            folder = Path(root) / name.replace(" ", "-")
             folder.mkdir()
-            with Server(options, settings, folder) as server:
+            with Server(options, settings, backend, folder) as server:
                 replies = server.generate(mixed, 64)
                 steps = {}
-                for context in options.contexts if name != "ring-small" else []:
+                for context in options.contexts if not name.startswith("ring-small") else []:
                     before = len(server.log)
                     server.generate([[rng.randrange(5, options.vocabulary) for _ in range(context)]], 128)
                     time.sleep(1)
@@ -149,11 +153,13 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))
     problems = []
-    for name in ("windowed", "ring", "ring-unpruned"):
-        if not found[name]["plugin"]:
-            problems.append(f"{name}: the plugin's line is not in the log")
-        if found[name]["histograms"] != found["windowed"]["histograms"]:
-            problems.append(f"{name}: acceptance differs from the windowed draft's")
+    for backend in options.draft_backends:
+        wanted = found[f"windowed {backend}"]["histograms"]
+        for name in (f"windowed {backend}", f"ring {backend}", f"ring-unpruned {backend}"):
+            if not found[name]["plugin"]:
+                problems.append(f"{name}: the plugin's line is not in the log")
+            if found[name]["histograms"] != wanted:
+                problems.append(f"{name}: acceptance differs from the windowed draft's")
     for name, arm in found.items():
         differing = sum(a != b for a, b in zip(arm["ids"], found["dense"]["ids"], strict=True))
         if differing:

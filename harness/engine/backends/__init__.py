@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-NAMES = ("triton", "intel_amx")
+NAMES = ("triton", "flashinfer", "intel_amx")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Views of a batch in which every request looks as short as what its draft may read.
 
-For the backends that read through the runner's `KVIndexTranslator` (Triton): they get a shallow
+For the backends that read through the runner's `KVIndexTranslator` (Triton, FlashInfer): they get a shallow
 copy of the batch whose rows are 0, 1, ..., whose lengths are the kept ones, and a translator whose
 `req_to_token` is the compact table. The buffers are fixed, as a CUDA graph's replay needs.
 """
@@ -56,15 +56,19 @@ class CompactViews:
             view.seq_lens_sum = int(view.seq_lens_cpu.sum())
         return view
 
-    def extend(self, forward_batch: Any, counts: Tensor, prefix: Tensor, recent_from: Tensor) -> Any:
-        """View of a draft extend or prefill batch, whose own keys come from the forward's arguments.
+    def extend(
+        self, forward_batch: Any, counts: Tensor, prefix: Tensor, recent_from: Tensor, tail_tokens: int = 0
+    ) -> Any:
+        """View of a draft extend or prefill batch; it carries no host lengths.
 
         Args:
             counts: [requests] tokens that the forward runs (a pruned chunk's: fewer than it covers).
             prefix, recent_from: [requests] int64; see `RingGeometry.kept`.
+            tail_tokens: slots from the prefix on that each lane ends with, for a kernel that reads a
+                forward's own keys from the pool; 0 where it takes them from the forward's arguments.
         """
         lanes = forward_batch.batch_size
-        kept = self._fill(forward_batch.req_pool_indices[:lanes], prefix, recent_from, 0)
+        kept = self._fill(forward_batch.req_pool_indices[:lanes], prefix, recent_from, tail_tokens)
         view = copy.copy(forward_batch)
         view.req_pool_indices = self.lanes[:lanes]
         view.seq_lens = kept + counts

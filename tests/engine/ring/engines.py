@@ -77,6 +77,7 @@ class Arm:
 
     settings: EngineSettings | None
     backend: str = "intel_amx"
+    draft_backend: str | None = None
     dtype: str = "float32"
     model: Path = TINY
     engine: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class Arm:
                 "speculative_eagle_topk": settings.topk,
                 "speculative_num_draft_tokens": settings.draft_tokens,
             }
+            if self.draft_backend is not None:
+                arguments["speculative_draft_attention_backend"] = self.draft_backend
             if settings.active:
                 arguments |= {
                     "speculative_draft_window_size": settings.window_tokens,
@@ -120,7 +123,9 @@ class Arm:
     def process_environment(self) -> dict[str, str]:
         """Environment of the engine's process."""
         settings = self.settings or EngineSettings()
-        mine = cpu_environment(threads=1, interpret_triton=self.backend == "triton")
+        mine = cpu_environment(
+            threads=1, interpret_triton="triton" in self.backend or bool(self.draft_backend)
+        )
         return {
             **os.environ,
             **mine,

@@ -35,7 +35,8 @@ def test_chunk_size_and_pruning_change_nothing(tmp_path: Path) -> None:
     """The draft's first token sees the sink and the last W keys, however the prompt was cut."""
     outcomes = {}
     for name, settings in {"pruned": RING, "unpruned": UNPRUNED}.items():
-        for chunk in (16, 64, 2048):
+        # 777 = 3 * 250 + 27: a last chunk between the window and the window with the sink.
+        for chunk in (16, 250, 2048):
             arm = Arm(settings, engine={"chunked_prefill_size": chunk})
             outcomes[name, chunk] = run(arm, MIXED, tmp_path / f"{name}-{chunk}")
     first, *others = outcomes.values()
@@ -142,17 +143,22 @@ def test_trees_of_width_three(dense_model: Path, tmp_path: Path) -> None:
     assert outcomes["ring"].facts["slots_per_row"] == str(SINK + WINDOW + 8 * 3)
 
 
-def graph_probe_path(folder: Path) -> str:
-    """A folder that Python takes for an installed plugin, holding the graph probe."""
+def with_plugins(arm: Arm, folder: Path, *names: str) -> Arm:
+    """The arm, its engine loading plugins of this folder after ours; `folder` becomes their package."""
     folder.mkdir(parents=True)
-    information = folder / "graph_probe-0.dist-info"
+    information = folder / "test_plugins-0.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: graph-probe\nVersion: 0\n")
-    (information / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\ngraph_probe = graph_probe:activate\n"
-    )
-    (folder / "graph_probe.py").write_bytes(Path(__file__).with_name("graph_probe.py").read_bytes())
-    return str(folder)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: test-plugins\nVersion: 0\n")
+    points = "".join(f"{name} = {name}:activate\n" for name in names)
+    (information / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{points}")
+    for name in names:
+        (folder / f"{name}.py").write_bytes(Path(__file__).with_name(f"{name}.py").read_bytes())
+    path = arm.process_environment()["PYTHONPATH"]
+    arm.environment |= {
+        "PYTHONPATH": f"{path}:{folder}",
+        "SGLANG_PLUGINS": ",".join(["windowed_mtp", *names]),
+    }
+    return arm
 
 
 def test_triton_interpreted_equals_the_cpu_backend(dense_model: Path, tmp_path: Path) -> None:
@@ -163,7 +169,6 @@ def test_triton_interpreted_equals_the_cpu_backend(dense_model: Path, tmp_path: 
     ]
     engine = {"chunked_prefill_size": 48}
     wanted = run(Arm(RING, model=dense_model, engine=engine), rounds, tmp_path / "cpu")
-    probe = graph_probe_path(tmp_path / "probe")
     for name, settings, planned in (
         ("windowed", WINDOWED, False),
         ("unpruned", UNPRUNED, False),
@@ -171,14 +176,56 @@ def test_triton_interpreted_equals_the_cpu_backend(dense_model: Path, tmp_path: 
     ):
         arm = Arm(settings, backend="triton", model=dense_model, engine=engine)
         if planned:
-            path = arm.process_environment()["PYTHONPATH"]
-            arm.environment |= {"PYTHONPATH": f"{path}:{probe}", "SGLANG_PLUGINS": "windowed_mtp,graph_probe"}
+            arm = with_plugins(arm, tmp_path / "probe", "graph_probe")
         outcome = run(arm, rounds, tmp_path / name, 900)
         assert outcome.values("ids") == wanted.values("ids")
         assert outcome.values("histogram") == wanted.values("histogram")
         if planned:
             assert "graph-probe: decode planned" in outcome.log
             assert "graph-probe: draft extend planned" in outcome.log
+
+
+def flashinfer_arm(settings: EngineSettings, model: Path, engine: dict[str, Any], folder: Path) -> Arm:
+    """An engine whose draft runs on FlashInfer's backend, its wrappers replaced by stand-ins."""
+    arm = Arm(settings, draft_backend="flashinfer", model=model, engine=engine)
+    return with_plugins(arm, folder, "flashinfer_standin")
+
+
+def test_flashinfer_on_stand_ins_equals_the_cpu_backend(dense_model: Path, tmp_path: Path) -> None:
+    """SGLang's planning and index kernels, eager and as CUDA graphs would plan; windowed, pruned and not."""
+    rounds = [
+        Round([random_prompt(10, 1)], [12]),
+        Round([random_prompt(130, 4), random_prompt(60, 5)], [16, 12]),
+    ]
+    engine = {"chunked_prefill_size": 48}
+    native = run(Arm(NATIVE, model=dense_model, engine=engine), rounds, tmp_path / "native")
+    wanted = run(Arm(RING, model=dense_model, engine=engine), rounds, tmp_path / "cpu")
+    plugins = ("flashinfer_standin", "flashinfer_graph_probe")
+    planned = Arm(RING, draft_backend="flashinfer", model=dense_model, engine=engine)
+    arms = {
+        "windowed": flashinfer_arm(WINDOWED, dense_model, engine, tmp_path / "windowed-plugins"),
+        "unpruned": flashinfer_arm(UNPRUNED, dense_model, engine, tmp_path / "unpruned-plugins"),
+        "graph": with_plugins(planned, tmp_path / "graph-plugins", *plugins),
+    }
+    for name, arm in arms.items():
+        outcome = run(arm, rounds, tmp_path / name, 900)
+        assert outcome.values("ids") == native.values("ids")
+        assert outcome.values("histogram") == wanted.values("histogram")
+        if name == "graph":
+            assert "flashinfer-graph-probe: decode planned" in outcome.log
+            assert "flashinfer-graph-probe: draft extend planned" in outcome.log
+
+
+def test_flashinfer_on_stand_ins_drafts_trees(dense_model: Path, tmp_path: Path) -> None:
+    engine = {"chunked_prefill_size": 48, "speculative_num_steps": 3}
+    rounds = [Round([random_prompt(130, 4), random_prompt(60, 5)], [16, 12])]
+    tree = EngineSettings("ring", WINDOW, SINK, 8, topk=3)
+    wanted = run(Arm(tree, model=dense_model, engine=engine), rounds, tmp_path / "cpu")
+    found = run(
+        flashinfer_arm(tree, dense_model, engine, tmp_path / "plugins"), rounds, tmp_path / "tree", 900
+    )
+    assert found.values("ids") == wanted.values("ids")
+    assert found.values("histogram") == wanted.values("histogram")
 
 
 def test_upstreams_own_flags_are_the_decode_window(dense_model: Path, tmp_path: Path) -> None:

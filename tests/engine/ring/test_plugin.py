@@ -74,7 +74,7 @@ def test_an_unknown_version_ends_the_process(monkeypatch: pytest.MonkeyPatch) ->
 def test_every_hook_applies_to_the_installed_sglang() -> None:
     done = in_a_server_process()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "applied 8" in done.stdout, "six of the ring, two more of the trace"
+    assert "applied 10" in done.stdout, "eight of the ring, two more of the trace"
 
 
 def test_a_changed_signature_ends_the_process() -> None:
