@@ -51,7 +51,7 @@ def _multirun(arguments: list[str]) -> None:
         reasons = job_reasons(Path(plan.results) / "logs" / os.environ["WMTP_RUN_ID"])
         for number, boot in enumerate(plan.active):
             reason = reasons.get(number, "its job ended without a record: see the launcher's logs")
-            record_missing(plan, [planned.point for planned in boot.to_run], reason)
+            record_missing(plan, boot.to_run, reason)
     jobs.finish(plan)
 
 

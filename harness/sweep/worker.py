@@ -63,7 +63,7 @@ def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
 
 
 def _record_rest(plan: Plan, boot: PlannedBoot, reason: str, console: Console) -> None:
-    for record in record_missing(plan, [p.point for p in boot.to_run], reason):
+    for record in record_missing(plan, boot.to_run, reason):
         console.print(
             f"{record.point.label}: {record.outcome} - {record.reason}",
             markup=False, highlight=False, soft_wrap=True,

@@ -6,8 +6,9 @@ from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
 from harness.sweep import store
-from harness.sweep.execute import failure_record
+from harness.sweep.execute import failure_record, record_missing, recorded_since
 from harness.sweep.locks import Owner, PointLocks
+from harness.sweep.plan import Plan, PlannedPoint, State
 from tests.harness.test_spec import BASE
 
 FIELDS = {
@@ -15,6 +16,21 @@ FIELDS = {
     "task": "cwe", "draft_backend": "-",
 }  # fmt: skip
 POINT = make_point(FIELDS)
+
+
+def test_a_record_is_of_this_run_by_what_it_is_not_by_its_time(tmp_path):
+    """Clocks are set back during runs, and machines of a cluster differ."""
+    write_record(tmp_path, failure_record(POINT, Outcome.SERVER_DIED, "the old one"))
+    planned = PlannedPoint(POINT, State.TO_RUN, before=store.mark(POINT, tmp_path))
+    plan = Plan(str(tmp_path), "failed", "cpu", (), created_at="2999-01-01T00:00:00+00:00")
+    assert recorded_since(plan, planned) is None
+    measured = failure_record(POINT, Outcome.OK, "").model_copy(
+        update={"started_at": "1970-01-01T00:00:00+00:00"}
+    )
+    write_record(tmp_path, measured)
+    assert recorded_since(plan, planned) == measured
+    assert record_missing(plan, [planned], "its job ended") == []
+    assert read_record(points_dir(tmp_path) / POINT.key) == measured
 
 
 def recover(results):
