@@ -176,7 +176,8 @@ def _measure(
             run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
     except ServerError as error:
         raw = server.log_since(mark)
-        broken = error.kind != Outcome.REQUEST_ERROR or server.exit_code() is not None
+        sound = error.kind in (Outcome.REQUEST_ERROR, Outcome.INVALID)
+        broken = not sound or server.exit_code() is not None
         return [_failure(point, error, began, environment, server.info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)

@@ -17,6 +17,7 @@ from typing import Literal
 import psutil
 from rich.console import Console
 
+from generators.chat import find_template, read_config
 from harness.commandline import guarded
 from harness.compose import load
 from harness.errors import HarnessError
@@ -197,6 +198,12 @@ def _size(size_bytes: int) -> str:
 def _tokenizer(checkpoint: Checkpoint) -> Finding:
     files = [name for name in _TOKENIZER_FILES if (checkpoint.path / name).is_file()]
     if "tokenizer.json" in files:
+        if checkpoint.tokenizer_problem:
+            return Finding("tokenizer", "fail", checkpoint.tokenizer_problem)
+        if find_template(checkpoint.path, read_config(checkpoint.path)) is None:
+            advice = "right for a base model; for another, fetch tokenizer_config.json or chat_template.jinja"
+            text = f"{checkpoint.path} has no chat template: prompts are sent as plain text"
+            return Finding("tokenizer", "warn", text, advice)
         return Finding("tokenizer", "ok", f"tokenizer.json in {checkpoint.path}")
     if files:
         return Finding(

@@ -257,7 +257,10 @@ def refusal(member: Wanted) -> Refusal | None:
         yarn_factor=member.cell.config.model.yarn_factor,
         native_context_tokens=member.cell.config.model.native_context_tokens,
     )
-    return Refusal(problems[0].outcome, problems[0].message) if problems else None
+    if problems:
+        return Refusal(problems[0].outcome, problems[0].message)
+    unfit = checkpoint.tokenizer_problem
+    return Refusal(Outcome.INVALID, unfit) if unfit else None
 
 
 def _no_probe(member: Wanted) -> str:
