@@ -163,8 +163,6 @@ def request(
                 Outcome.STALLED,
             )
     if "error" in outcome:
-        time.sleep(_POLL_S)
-        server.raise_if_dead("run")  # the cause of a broken connection is in the log
         raise outcome["error"]
     replies: list[dict[str, Any]] = outcome["replies"]
     return replies
