@@ -19,7 +19,7 @@ from pathlib import Path
 import hydra
 
 from harness import config
-from harness.commandline import guarded
+from harness.commandline import guarded, os_error_text
 from harness.errors import ConfigError, HarnessError
 from harness.sweep import jobs, multirun
 from harness.sweep.cluster import job_reasons
@@ -98,6 +98,8 @@ def main() -> int:
             _measure(arguments)
     except HarnessError as error:
         jobs.say_error(error)
+    except OSError as error:
+        jobs.say_error(HarnessError(os_error_text(error)))
     except KeyboardInterrupt:
         jobs.console.print("interrupted: run the same command again to go on")
         return 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -65,11 +66,17 @@ def guarded(command: Callable[[], int], failure: int = 2) -> int:
         return 0
     except OSError as error:
         _discard_output()
-        place = f"{error.filename}: " if error.filename else ""
-        return _say(f"error: {place}{error.strerror or error}: free space, or name another place", failure)
+        return _say(f"error: {os_error_text(error)}", failure)
     except KeyboardInterrupt:
         _discard_output()
         return _say("interrupted", INTERRUPTED)
+
+
+def os_error_text(error: OSError) -> str:
+    """One sentence for what the system refused: where, why, and what to do."""
+    place = f"{error.filename}: " if error.filename else ""
+    advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space, or name another place"
+    return f"{place}{error.strerror or error}: {advice}"
 
 
 def _say(text: str, status: int) -> int:

@@ -168,7 +168,11 @@ def _locate(source: str, download: bool) -> tuple[Path, str | None]:
     if source.startswith("package:"):
         return _packaged(source.removeprefix("package:")), None
     local = Path(source).expanduser()
-    if local.is_dir():
+    try:
+        is_there = local.is_dir()
+    except OSError as error:  # a name longer than any file's
+        raise ConfigError(f"model.path={source[:80]}... cannot be looked for: {error.strerror}") from error
+    if is_there:
         return local.resolve(), None
     if local.exists():
         raise ConfigError(f"model.path={source} is a file: name the directory that holds config.json")

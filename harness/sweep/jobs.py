@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness import compose
+from harness.commandline import os_error_text
 from harness.config import RunConfig
 from harness.errors import ConfigError, HarnessError
 from harness.study import measure, outcome_of, recover
@@ -36,6 +37,8 @@ def run_job(composed: DictConfig) -> None:
             outcome.print_summary(Console())
     except HarnessError as error:
         say_error(error)
+    except OSError as error:  # a full or vanished disk; Hydra would print a traceback
+        say_error(HarnessError(os_error_text(error)))
 
 
 def _run_planned_boot(run: RunConfig) -> None:

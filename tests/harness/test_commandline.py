@@ -55,6 +55,20 @@ def test_a_full_disk_at_the_last_flush_is_a_sentence():
     assert done.returncode == 2 and b"No space left" in done.stderr and b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("setting", ["model.path", "model.name", "model", "experiment", "results"])
+@pytest.mark.parametrize("module", ["harness", "harness.plan"])
+def test_a_name_longer_than_any_files_is_a_sentence(module, setting, tmp_path):
+    done = run(
+        module,
+        f"{setting}={'m' * 300}",
+        "hardware=cpu",
+        *([] if setting == "results" else [f"results={tmp_path}"]),
+    )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said and "Error" not in said
+    assert "too long" in said or "300 characters" in said
+
+
 def test_ctrl_c_is_caught():
     assert guarded(lambda: signal.raise_signal(signal.SIGINT) or 0) == 130
 
