@@ -6,6 +6,7 @@ Exit status 0 when nothing fails (warnings allowed), 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,8 @@ def check_disk(results: Path) -> list[Finding]:
     place = results.resolve()
     while not place.exists():
         place = place.parent
+    if not os.access(place, os.W_OK):
+        return [Finding("disk", "fail", f"{place} cannot be written", "set results= to another place")]
     free_gib = shutil.disk_usage(place).free / (1 << 30)
     text = f"{free_gib:.1f} GiB free at {place}"
     if free_gib < 1:

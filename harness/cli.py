@@ -17,9 +17,12 @@ import sys
 from pathlib import Path
 
 import hydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from harness import config
 from harness.commandline import guarded, os_error_text
+from harness.compose import one_line
 from harness.errors import ConfigError, HarnessError
 from harness.sweep import jobs, multirun
 from harness.sweep.cluster import job_reasons
@@ -92,12 +95,16 @@ def main() -> int:
         os.environ["WMTP_RUN_ID"] = new_run_id({"arguments": arguments})
         if multirun.is_plain(arguments):
             return guarded(_printed)
+        # Errors come out of Hydra as they are, not as its own traceback: a full disk is a sentence here.
+        os.environ["HYDRA_FULL_ERROR"] = "1"
         if multirun.is_multirun(arguments):
             _multirun(arguments)
         else:
             _measure(arguments)
     except HarnessError as error:
         jobs.say_error(error)
+    except (HydraException, OmegaConfBaseException) as error:
+        jobs.say_error(ConfigError(one_line(error)))
     except OSError as error:
         jobs.say_error(HarnessError(os_error_text(error)))
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.boots import Boot, BootContext, View, run_boot
 from harness.measure.inputs import InputStore
 from harness.points import Point
-from harness.records import Outcome, Record, write_record
+from harness.records import Outcome, Record, check_room, write_record
 from harness.sweep import store
 from harness.sweep.locks import PointLocks
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, State
@@ -19,8 +19,12 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
     """Measure what a boot still lacks. Returns a sentence for each point left to another harness.
 
     Every point that was begun ends in a record, whatever happens to the server.
+
+    Raises:
+        RecordError: no record can be written, at the start or later.
     """
     results = Path(plan.results)
+    check_room(results)
     elsewhere: list[str] = []
     with PointLocks(results) as locks:
         mine: list[PlannedPoint] = []

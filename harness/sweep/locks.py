@@ -202,6 +202,10 @@ def _create(path: Path, owner: Owner) -> bool:
     try:
         os.write(descriptor, body)
         os.fsync(descriptor)
+    except OSError:
+        # Without its owner's name a lock would keep everybody out until it is stale.
+        path.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
     return True

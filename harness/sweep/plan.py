@@ -206,8 +206,9 @@ def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) 
     record = store.finished(point, results, retry, spec)
     if record is not None:
         return PlannedPoint(point, State.DONE, experiments, _ended(record), before=mark)
-    if member.cell.obstacle:
-        return PlannedPoint(point, State.CANNOT_RUN, experiments, member.cell.obstacle, before=mark)
+    obstacle = store.of_another_release(point, results) or member.cell.obstacle
+    if obstacle:
+        return PlannedPoint(point, State.CANNOT_RUN, experiments, obstacle, before=mark)
     refused = refusal(member)
     if refused is not None:
         return PlannedPoint(point, State.REFUSED, experiments, refused.reason, refused.outcome, mark)

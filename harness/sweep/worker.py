@@ -18,12 +18,14 @@ from types import FrameType
 
 from rich.console import Console
 
+from harness.commandline import os_error_text
 from harness.errors import HarnessError
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot, from_json
 from harness.view.progress import ProgressView
 
 STOPPED = 143
+UNRECORDED = 74
 _stop_asked = threading.Event()
 
 
@@ -43,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(plan, boot, console)
     except KeyboardInterrupt:
         return 130
+    except (HarnessError, OSError) as error:  # not even the failure can be recorded: a full disk
+        text = os_error_text(error) if isinstance(error, OSError) else str(error)
+        console.print(f"error: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return UNRECORDED
 
 
 def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
