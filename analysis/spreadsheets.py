@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
-# Signs, digits, percentages and intervals: +3.1%, -0.2 [-0.4, 0.1], or a lone dash for an empty cell.
-_NUMBERS = re.compile(r"[-+][-+0-9.,e%\[\] ]*")
+# A lone dash for an empty cell, and signed numbers with their words: -0.2 [-0.4, 0.1], +4.00 ms (BIC 87). No
+# function call and none of the signs that reach other programs or files.
+_NUMBERS = re.compile(r"-|[-+][0-9.](?!.*\w\()[\w .,%\[\]()+-]*")
 
 
 def no_formula(value: T) -> T | str:

@@ -151,7 +151,8 @@ def test_no_text_of_a_record_is_a_formula_in_csv(tmp_path: Path) -> None:
     [
         ("=1+1", "'=1+1"), ("+cmd|x", "'+cmd|x"), ("-2+3+cmd|x", "'-2+3+cmd|x"), ("@SUM(A1)", "'@SUM(A1)"),
         ("\t=1", "'\t=1"), ("-0.5", "-0.5"), ("+3.1%", "+3.1%"), ("-0.2 [-0.4, 0.1]", "-0.2 [-0.4, 0.1]"),
-        ("-", "-"), ("a=b", "a=b"), (-0.5, -0.5), (None, None),
+        ("-", "-"), ("a=b", "a=b"), ("+4.00 ms from gamma 4 (BIC 87)", "+4.00 ms from gamma 4 (BIC 87)"),
+        ("-1 +HYPERLINK(A1)", "'-1 +HYPERLINK(A1)"), (-0.5, -0.5), (None, None),
     ],
 )  # fmt: skip
 def test_formulas_are_told_from_numbers(text: object, cell: object) -> None:
