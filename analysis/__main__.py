@@ -1,6 +1,8 @@
 """`python -m analysis`: tables, figures, report, comparison and exports from stored records."""
 
-from analysis.cli import main
+import sys
+
+from harness.commandline import started
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(started("analysis.cli"))

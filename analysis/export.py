@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.estimators import Estimate, length_agreement
 from analysis.files import write_bytes
+from analysis.spreadsheets import without_formulas
 from analysis.study import Cell
 from harness.errors import RecordError
 from harness.records import SCHEMA_VERSION, Record
@@ -119,7 +120,7 @@ def write(records: Sequence[Record], folder: Path) -> list[Path]:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         paths.append(write_bytes(folder / f"{name}.parquet", buffer.getvalue()))
-        text = frame.to_csv(index=False, lineterminator="\n")
+        text = without_formulas(frame).to_csv(index=False, lineterminator="\n")
         paths.append(write_bytes(folder / f"{name}.csv", text.encode()))
     return paths
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import ConfigError
@@ -25,6 +26,26 @@ def write_bytes(path: Path, body: bytes) -> Path:
             scratch.unlink()
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another place with --out") from error
     return path
+
+
+def remove(paths: Iterable[Path]) -> bool:
+    """Remove the files that are there; returns whether one was.
+
+    Raises:
+        ConfigError: one cannot be removed.
+    """
+    found = False
+    for path in paths:
+        try:
+            path.unlink()
+            found = True
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ConfigError(
+                f"the older {path} cannot be removed ({error.strerror}): name another place with --out"
+            ) from error
+    return found
 
 
 def write_text(path: Path, text: str) -> Path:

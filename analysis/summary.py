@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.estimators import Estimate, step_statistics
 from analysis.outputs import screen_repetition
+from analysis.validity import judge
 from harness.records import Outcome, Record
 
 
@@ -30,6 +31,9 @@ def summary_line(record: Record) -> str:
     loops = [str(v) for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
     if loops:
         text += f"; the output repeats itself ({', '.join(sorted(set(loops)))}), which inflates AL"
+    invalid = [reason.text for reason in judge(record, found).reasons if reason.severity == "invalid"]
+    if invalid:
+        text += f"; no measurement: {'; '.join(invalid)}"
     scores = [request.scores["strict"] for request in record.requests if "strict" in request.scores]
     if scores:
         text += f"; score {sum(scores) / len(scores):.2f}"

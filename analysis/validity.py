@@ -179,7 +179,9 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
     if not correct and len(lengths) >= MIN_VERIFY_STEPS:
         dead = max(lengths) <= 1
     if dead:
-        yield Reason("drafter_dead", "not one draft was accepted: the draft head has no trained weights")
+        yield Reason(
+            "drafter_dead", "not one draft was accepted: the draft head's weights are untrained or damaged"
+        )
 
 
 def _above_depth(record: Record) -> Iterator[Reason]:

@@ -174,9 +174,11 @@ def _measure(
         new_tokens = budgets(points) if len(points) > 1 else None
         with GpuSampler() as sampler:
             run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
-    except ServerError as error:
+    except ServerError as failed_by:
+        error = server.first_cause(failed_by)  # of a broken connection, the cause is in the log
         raw = server.log_since(mark)
-        broken = error.kind != Outcome.REQUEST_ERROR or server.exit_code() is not None
+        sound = error.kind in (Outcome.REQUEST_ERROR, Outcome.INVALID)
+        broken = not sound or server.has_ended()
         return [_failure(point, error, began, environment, server.info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)
@@ -199,13 +201,13 @@ def _measure(
         context.view.phase("asking besides", point)
         made[0].extras |= ask_besides(server, point, prompt, run, context.stall_limit_s, audits)
     except ServerError as error:
-        _spoil(made[0], str(error))
+        _spoil(made[0], str(server.first_cause(error)))
     if new_tokens is not None:
         made = [_rung(rung, made[0], points, new_tokens) for rung in points]
     for record in made:
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
-    return made, run.raw_log, server.exit_code() is not None
+    return made, run.raw_log, server.has_ended()
 
 
 def _spoil(record: Record, reason: str) -> None:

@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 from harness.errors import HarnessError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+def started(module: str) -> int:
+    """Load a command's module and run its `main`; returns the exit status.
+
+    For entry modules, which load nothing slow themselves.
+    """
+    with _loading():
+        command: Callable[[], int] = importlib.import_module(module).main
+    return guarded(command)
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """While modules load there is nothing to put right: Ctrl-C ends the process at once.
+
+    As an exception it would come out of some import as a traceback, or a library would swallow it.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        _say("interrupted", INTERRUPTED)
+        os._exit(INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # a shell's background job: Ctrl-C is not for it
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def guarded(command: Callable[[], int], failure: int = 2) -> int:
     """Run a command; returns its exit status.
 
     Args:
-        failure: the status after an expected error; 130 stands for Ctrl-C.
+        failure: the status after an expected error; `INTERRUPTED` stands for Ctrl-C.
     """
     try:
         status = command()
@@ -28,11 +66,17 @@ def guarded(command: Callable[[], int], failure: int = 2) -> int:
         return 0
     except OSError as error:
         _discard_output()
-        place = f"{error.filename}: " if error.filename else ""
-        return _say(f"error: {place}{error.strerror or error}: free space, or name another place", failure)
+        return _say(f"error: {os_error_text(error)}", failure)
     except KeyboardInterrupt:
         _discard_output()
-        return _say("interrupted", 130)
+        return _say("interrupted", INTERRUPTED)
+
+
+def os_error_text(error: OSError) -> str:
+    """One sentence for what the system refused: where, why, and what to do."""
+    place = f"{error.filename}: " if error.filename else ""
+    advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space, or name another place"
+    return f"{place}{error.strerror or error}: {advice}"
 
 
 def _say(text: str, status: int) -> int:

@@ -29,6 +29,10 @@ _NOT_SET = re.compile(r"missing mandatory value: .*\n\s*full_key: (\S+)")
 _INTERNALS = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=")
 
 
+MOST_REPEATS = 1000
+"""More would only make a plan that never ends."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One configuration with its checkpoint.
@@ -46,8 +50,8 @@ class Cell:
 
     def points(self) -> list[Point]:
         """One point for each repeat."""
-        if self.config.repeats < 1:
-            raise ConfigError(f"repeats={self.config.repeats}: at least one run is needed")
+        if not 1 <= self.config.repeats <= MOST_REPEATS:
+            raise ConfigError(f"repeats={self.config.repeats}: give a number from 1 to {MOST_REPEATS}")
         return [_point(self.config, self.checkpoint, repeat) for repeat in range(self.config.repeats)]
 
     @property

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from harness import compose
 from harness.commandline import guarded
-from harness.points import ARMS
-from harness.study import StudyOutcome, measure
+
+if TYPE_CHECKING:  # slow modules are loaded once Ctrl-C can end in a line
+    from rich.console import Console
+
+    from harness.compose import Cell
+    from harness.study import StudyOutcome
 
 CONTEXTS = (8192, 32768)
 SEEDS = (0, 1, 2)
@@ -26,8 +28,11 @@ PENALTY = "repetition_penalty=1.0"
 _PLAIN_WIDTH = 118
 
 
-def cells(contexts: tuple[int, ...], seeds: tuple[int, ...], hardware: str) -> list[compose.Cell]:
+def cells(contexts: tuple[int, ...], seeds: tuple[int, ...], hardware: str) -> list[Cell]:
     """The demo's configurations: every arm on every context and seed."""
+    from harness import compose  # noqa: PLC0415
+    from harness.points import ARMS  # noqa: PLC0415
+
     common = ["model=tiny", f"hardware={hardware}", "depth=7", f"input.params.keys={KEYS}", PENALTY]
     return [
         compose.open_cell(compose.load([*common, f"arm={arm}", f"context={context}", f"seed={seed}"]))
@@ -50,10 +55,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hardware", default="cpu", help="a name in conf/hardware")
     parser.add_argument("--again", action="store_true", help="measure again what is stored already")
     options = parser.parse_args(arguments)
-    progress = Console(stderr=True)
-    out = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
 
     def run() -> int:
+        from rich.console import Console  # noqa: PLC0415
+
+        from harness.study import measure  # noqa: PLC0415
+
+        progress = Console(stderr=True)
+        out = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
         wanted = cells(tuple(options.contexts), tuple(options.seeds), options.hardware)
         retry = "all" if options.again else "failed"
         outcome = measure(wanted, options.results, retry=retry, console=progress)

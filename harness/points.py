@@ -19,8 +19,15 @@ CLIENT_PROBES = frozenset({"margins", "draws"})
 """Probes that only ask more of a server; the others are switched on inside it, when it starts."""
 
 
+MOST_NAME_CHARACTERS = 100
+
+
 def _check_name(name: str) -> str:
-    """Names stand in tables, CSV files, LaTeX and terminals."""
+    """Names stand in tables, CSV files, LaTeX and terminals, and may become part of a file's name."""
+    if len(name) > MOST_NAME_CHARACTERS:
+        raise ValueError(
+            f"the name {name[:40]}... has {len(name)} characters: give one of at most {MOST_NAME_CHARACTERS}"
+        )
     if not name.isprintable() or not name[:1].isalnum():
         raise ValueError(f"{name!r} is no name: begin with a letter or digit, on one line")
     return name

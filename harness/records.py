@@ -8,6 +8,7 @@ damaged or edited number is noticed; records from before there was one are read 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -30,6 +31,7 @@ RECORD_FILE = "record.json"
 DIGEST = "sha256"
 """Field of `record.json`, not of `Record`: the SHA-256 of the canonical JSON of all other fields."""
 LOG_FILE = "server.log.gz"
+_ROOM_BYTES = 1 << 20
 
 
 class Outcome(StrEnum):
@@ -213,6 +215,25 @@ def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path
             f"cannot write the record to {final}: {error.strerror}; free space or fix the path"
         ) from error
     return final
+
+
+def check_room(results: Path) -> None:
+    """Refuse a place where no record could be written, before a server is started for one.
+
+    Raises:
+        RecordError: it is full or cannot be written.
+    """
+    probe = results / f".room.{secrets.token_hex(4)}.tmp"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        _write_synced(probe, bytes(_ROOM_BYTES))
+    except OSError as error:
+        raise RecordError(
+            f"cannot write records to {results}: {error.strerror}; free space or fix the path"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.files import remove
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,12 +56,17 @@ def make(name: str, study: Study) -> Figure | None:
 
 
 def draw(name: str, study: Study, folder: Path) -> Drawn:
-    """Draw and save one figure; a note says why where there is nothing to draw."""
+    """Draw and save one figure; a note says why where there is nothing to draw.
+
+    An older picture of that name then goes: it would be taken for one of these records.
+    """
     from analysis.figures import base  # noqa: PLC0415
 
     figure = make(name, study)
     stem, needs = FIGURES[name.removeprefix("figure_").removeprefix("figure-")]
     if figure is None:
-        return base.Drawn(stem, note=f"{stem}: nothing to draw, it needs {needs}")
+        gone = remove([folder / f"{stem}.{kind}" for kind in base.FORMATS])
+        older = "; the older picture of that name was removed" if gone else ""
+        return base.Drawn(stem, note=f"{stem}: nothing to draw, it needs {needs}{older}")
     with base.styled():
         return base.save(figure, stem, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from analysis.spreadsheets import without_formulas
 from analysis.tables.base import INSIDE, NOT_MEASURED, OUTSIDE, Content, Table, Value
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def _pipe(text: str) -> str:
 def to_csv(table: Table) -> str:
     """The frame of the table; header lines are comments above it."""
     comments = "".join(f"# {line}\n" for line in (table.title, *table.header))
-    return comments + str(table.frame().to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return comments + str(
+        without_formulas(table.frame()).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    )
 
 
 def latex(table: Table) -> str:

@@ -22,11 +22,14 @@ class Table:
 
 
 class Tables:
-    """The tables and views of one open connection."""
+    """The tables of one open connection.
+
+    No views: nsys writes none, and one in a foreign file may be a query without end.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._names = [str(name) for (name,) in names]
 
     def find(self, wanted: str) -> Table | None:

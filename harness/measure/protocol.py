@@ -11,6 +11,7 @@ from typing import Any
 from harness import schedlog
 from harness.acceptance import read_speculation
 from harness.errors import ServerError
+from harness.measure import finite
 from harness.measure.margins import OPTIONS as MARGIN_OPTIONS
 from harness.measure.margins import margins, without_logprobs
 from harness.points import Point
@@ -55,9 +56,23 @@ def sampling_parameters(point: Point) -> dict[str, Any]:
 
 
 def warm_up(server: AnyServer, prompt_ids: Sequence[int], batch: int) -> None:
-    """One tiny generation so that kernels are compiled and tuned, then an empty cache."""
+    """One tiny generation so that kernels are compiled and tuned, then an empty cache.
+
+    Another before it asks for log probabilities, as a model of NaN would be measured like any other.
+
+    Raises:
+        ServerError: the model computes no finite numbers, or the server failed.
+    """
     prompt = list(prompt_ids[:WARMUP_PROMPT_TOKENS])
     sampling = {"temperature": 0.0, "max_new_tokens": WARMUP_NEW_TOKENS, "ignore_eos": True}
+    try:
+        replies = request(server, [prompt], sampling, stall_limit_s=600.0, options=finite.OPTIONS)
+    except ServerError as error:
+        if error.kind != Outcome.REQUEST_ERROR:
+            raise
+        replies = []  # a server that gives no log probabilities: nothing can be said
+    if finite.not_finite(replies):
+        raise finite.refusal()
     request(server, [prompt] * batch, sampling, stall_limit_s=600.0)
     server.client.flush_cache()
 
@@ -148,8 +163,6 @@ def request(
                 Outcome.STALLED,
             )
     if "error" in outcome:
-        time.sleep(_POLL_S)
-        server.raise_if_dead("run")  # the cause of a broken connection is in the log
         raise outcome["error"]
     replies: list[dict[str, Any]] = outcome["replies"]
     return replies

@@ -37,6 +37,7 @@ class Architecture:
 
     Attributes:
         layers: decoder layers of the target.
+        heads: query heads of an attention layer, before tensor parallelism.
         full_attention_layers: F, those whose KV grows with the context.
         kv_heads: KV heads of an attention layer, before tensor parallelism.
         head_dim: elements of one head.
@@ -54,6 +55,7 @@ class Architecture:
     mtp_attention_layers: int
     context_tokens: int | None
     model_type: str
+    heads: int = 0
 
     def kv_bytes_per_token(self, layers: int, dtype: str) -> int:
         """K and V of one token over `layers` attention layers, in bytes.
@@ -129,6 +131,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         mtp_attention_layers=mtp_layers * per_layer,
         context_tokens=_count(text, *_CONTEXT_KEYS) or None,
         model_type=str(text.get("model_type") or config.get("model_type") or "unknown"),
+        heads=heads,
     )
 
 

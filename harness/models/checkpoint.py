@@ -15,6 +15,8 @@ import orjson
 
 from harness.errors import ConfigError
 from harness.models.architecture import Architecture, mtp_layer_count, mtp_tensors, read_architecture
+from harness.models.finite import without_numbers
+from harness.models.vocabulary import tokenizer_problem
 from harness.models.weights import Weights, read_json, read_weights
 from harness.models.yarn import yarn_copy
 from harness.records import Outcome
@@ -34,7 +36,8 @@ class Problem:
     """Why a checkpoint cannot serve a request.
 
     Attributes:
-        name: `mtp_not_configured`, `mtp_weights_missing`, `mtp_weights_incomplete` or `context_too_long`.
+        name: `mtp_not_configured`, `mtp_weights_missing`, `mtp_weights_incomplete`, `weights_not_finite` or
+            `context_too_long`.
         outcome: what a point that needs it ends with.
         message: one sentence, with what to do.
     """
@@ -54,6 +57,8 @@ class Checkpoint:
         config: the parsed config.json.
         fingerprint: 16 hex digits over configs and weights, the same wherever the checkpoint lies.
         revision: commit of a Hugging Face snapshot; None elsewhere.
+        tokenizer_problem: why the tokenizer beside it cannot make its prompts; empty where it can.
+        not_finite: sampled tensors that hold no finite number.
     """
 
     path: Path
@@ -62,6 +67,8 @@ class Checkpoint:
     weights: Weights
     fingerprint: str
     revision: str | None = None
+    tokenizer_problem: str = ""
+    not_finite: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -126,7 +133,23 @@ def _open(directory: Path, source: str, revision: str | None, stamp: str) -> Che
         path = directory / name
         if path.is_file():
             digest.update(name.encode() + b"\0" + config_digest(read_json(path)).encode())
-    return Checkpoint(directory, source, config, weights, digest.hexdigest()[:16], revision)
+    unfit = tokenizer_problem(directory, config)
+    return Checkpoint(
+        directory, source, config, weights, digest.hexdigest()[:16], revision, unfit,
+        _not_finite(directory, config, weights),
+    )  # fmt: skip
+
+
+def _not_finite(directory: Path, config: Mapping[str, Any], weights: Weights) -> tuple[str, ...]:
+    """The draft head is looked at by itself: only its acceptance would show that it is damaged."""
+    try:
+        layers = read_architecture(config).layers
+    except ConfigError:  # said where the architecture is needed
+        return ()
+    head = mtp_tensors(weights.tensors, layers)
+    files = [directory / file.name for file in weights.files]
+    found = without_numbers(files, head) + without_numbers(files, sorted(weights.tensors - set(head)))
+    return tuple(found)
 
 
 def _stamp(directory: Path) -> str:
@@ -145,7 +168,11 @@ def _locate(source: str, download: bool) -> tuple[Path, str | None]:
     if source.startswith("package:"):
         return _packaged(source.removeprefix("package:")), None
     local = Path(source).expanduser()
-    if local.is_dir():
+    try:
+        is_there = local.is_dir()
+    except OSError as error:  # a name longer than any file's
+        raise ConfigError(f"model.path={source[:80]}... cannot be looked for: {error.strerror}") from error
+    if is_there:
         return local.resolve(), None
     if local.exists():
         raise ConfigError(f"model.path={source} is a file: name the directory that holds config.json")
@@ -223,6 +250,14 @@ def preflight(
         problem = _mtp_problem(architecture, checkpoint.weights.tensors, checkpoint.source)
         if problem:
             problems.append(problem)
+    head = set(mtp_tensors(checkpoint.not_finite, architecture.layers))
+    damaged = [name for name in checkpoint.not_finite if speculative or name not in head]
+    if damaged:
+        text = (
+            f"the weights of {checkpoint.source} are no numbers (NaN or infinite), such as {damaged[0]}: "
+            "get the checkpoint again, or look at what converted it"
+        )
+        problems.append(Problem("weights_not_finite", Outcome.INVALID, text))
     limit = native_context_tokens or architecture.context_tokens
     if context_length is not None and limit is not None:
         served = int(limit * (yarn_factor or 1))

@@ -142,6 +142,23 @@ def _read_file(path: Path) -> WeightFile:
     return WeightFile(path.name, size, shapes, digest.hexdigest())
 
 
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """A safetensors file's entries by tensor, and where its data begins.
+
+    Raises:
+        ConfigError: the file is cut or damaged.
+    """
+    try:
+        size = path.stat().st_size
+        header, data_start = _header(path, size)
+        _shapes(path, header, size - data_start)  # checks every entry
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    entries: dict[str, Any] = orjson.loads(header)
+    entries.pop("__metadata__", None)
+    return entries, data_start
+
+
 def _header(path: Path, size: int) -> tuple[bytes, int]:
     """The JSON header of a safetensors file and where its data begins: 8 bytes of length come first."""
     with path.open("rb") as file:

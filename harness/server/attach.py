@@ -79,6 +79,10 @@ class RunningServer:
     ) -> None:
         self.client.close()
 
+    def has_ended(self) -> bool:
+        """Not visible from here."""
+        return False
+
     def has_stopped_process(self) -> bool:
         """Not visible from here."""
         return False
@@ -112,12 +116,12 @@ class RunningServer:
         except FileNotFoundError:
             return b""
 
-    def exit_code(self) -> int | None:
-        """Always None: its process is not ours to see."""
-        return None
-
     def raise_if_dead(self, phase: str) -> None:
         """Nothing to look at: a broken connection tells."""
+
+    def first_cause(self, error: ServerError) -> ServerError:
+        """The error itself, for the same reason."""
+        return error
 
     def _whole_log(self) -> schedlog.SchedulerLog:
         if self.log_path is not None and not self.log_path.is_file():

@@ -19,6 +19,11 @@ MESSENGER = re.compile(
 )
 """Lines that only pass on that some other process failed."""
 
+ENDING = re.compile(
+    rb"Subprocess \S+ \(pid=\d+\) crashed|Received sigquit from a child|SIGQUIT received\. signum"
+)
+"""Lines after which a server only takes itself down, which may take it minutes."""
+
 SECONDARY = re.compile(
     r"^(?:[\w.]*\.)?(?:EOFError|BrokenPipeError|Connection(?:Reset|Refused|Aborted)?Error|KeyboardInterrupt"
     r"|CancelledError|DistStoreError|IncompleteReadError)\b"

@@ -21,6 +21,7 @@ from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
 from harness.server.arguments import without_secrets
 from harness.server.client import Client
+from harness.server.failure_patterns import ENDING
 from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
 
@@ -29,6 +30,9 @@ LogEvent = schedlog.Event
 Listener = Callable[[LogEvent], None]
 
 _POLL_S = 0.2
+# How long a server that ends may take to do so by itself, and how long one line of its log can be.
+_ENDING_S = 5.0
+_LINE_BYTES = 400
 _TAIL_BYTES = 200_000
 
 
@@ -61,6 +65,7 @@ class Server:
     _memory_before: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
     _log_start: int = 0
+    _ending_since: float | None = None
 
     def __enter__(self) -> Server:
         try:
@@ -169,7 +174,14 @@ class Server:
                 chunk = file.read()
         except FileNotFoundError:
             return []
+        before = min(_LINE_BYTES, self._offset - self._log_start)
         self._offset += len(chunk)
+        if (
+            chunk
+            and self._ending_since is None
+            and ENDING.search(self.log_since(self._offset - len(chunk) - before))
+        ):
+            self._ending_since = time.monotonic()
         events = self._follower.feed(chunk)
         if self.listener is not None:
             for event in events:
@@ -190,6 +202,10 @@ class Server:
         """None while the server process lives."""
         return self._guard.poll() if self._guard is not None else None
 
+    def has_ended(self) -> bool:
+        """Whether the server process has ended, or takes itself down."""
+        return self.exit_code() is not None or self._ending_since is not None
+
     def has_stopped_process(self) -> bool:
         """Whether a process of this server is in the stopped state (SIGSTOP, a debugger)."""
         return self._guard is not None and processes.any_stopped(self._guard.pid)
@@ -201,11 +217,27 @@ class Server:
         return dump_stacks(self._guard.pid, self.log_path.with_suffix(".stacks.txt"))
 
     def raise_if_dead(self, phase: str) -> None:
-        """Raise the typed first cause when the server process has ended."""
+        """Raise the typed first cause when the server process has ended, or lost a part and is ending."""
         code = self.exit_code()
         if code is not None:
             time.sleep(_POLL_S)  # let the last lines reach the file
             raise self.failure(phase, code)
+        if self._ending_since is not None and time.monotonic() - self._ending_since > _ENDING_S:
+            raise self.failure(phase, None)
+
+    def first_cause(self, error: ServerError) -> ServerError:
+        """What a broken connection comes from: the server's own end, if it ends; else the error itself."""
+        if error.kind != Outcome.SERVER_DIED or self._guard is None:
+            return error
+        deadline = time.monotonic() + 2 * _ENDING_S
+        while time.monotonic() < deadline:
+            self.read_log()
+            try:
+                self.raise_if_dead("run")
+            except ServerError as cause:
+                return cause
+            time.sleep(_POLL_S)
+        return error
 
     def failure(self, phase: str, exit_code: int | None) -> ServerError:
         """The error that the log's tail explains."""

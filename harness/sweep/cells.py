@@ -120,9 +120,36 @@ def _cell(config: RunConfig, experiments: tuple[str, ...], hardware: str, only_o
     obstacle = _obstacle(config, hardware, only_on)
     try:
         checkpoint = open_checkpoint(config.model.path, download=False)
+        obstacle = obstacle or _too_many_ranks(config, checkpoint)
     except ConfigError as error:
         obstacle = obstacle or str(error)
     return Cell(config, checkpoint, experiments, obstacle)
+
+
+def open_single(config: RunConfig) -> Cell:
+    """The cell of one configuration, its checkpoint fetched where it is not here yet.
+
+    Raises:
+        ConfigError: as `compose.open_cell`.
+    """
+    cell = compose.open_cell(config)
+    obstacle = _obstacle(config, config.hardware.name, ())
+    if cell.checkpoint is not None:
+        obstacle = obstacle or _too_many_ranks(config, cell.checkpoint)
+    return replace(cell, obstacle=obstacle)
+
+
+def _too_many_ranks(config: RunConfig, checkpoint: Checkpoint) -> str:
+    """Why a checkpoint's heads cannot be shared by so many ranks.
+
+    Each rank needs heads of its own: on GPUs as many as any other, on a CPU some may be empty.
+    """
+    heads, tp = checkpoint.architecture.heads, config.tp
+    if tp > heads:
+        return f"tp={tp}: {config.model.name} has {heads} attention heads, and each rank needs one; lower tp"
+    if config.hardware.device != "cpu" and heads % tp:
+        return f"tp={tp} does not divide the {heads} attention heads of {config.model.name}: choose another"
+    return ""
 
 
 def _obstacle(config: RunConfig, hardware: str, only_on: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.boots import Boot, BootContext, View, run_boot
 from harness.measure.inputs import InputStore
 from harness.points import Point
-from harness.records import Outcome, Record, write_record
+from harness.records import Outcome, Record, check_room, write_record
 from harness.sweep import store
 from harness.sweep.locks import PointLocks
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, State
@@ -19,8 +19,12 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
     """Measure what a boot still lacks. Returns a sentence for each point left to another harness.
 
     Every point that was begun ends in a record, whatever happens to the server.
+
+    Raises:
+        RecordError: no record can be written, at the start or later.
     """
     results = Path(plan.results)
+    check_room(results)
     elsewhere: list[str] = []
     with PointLocks(results) as locks:
         mine: list[PlannedPoint] = []
@@ -32,7 +36,7 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
                 elsewhere.append(
                     f"{planned.point.label}: {holder.label() if holder else 'another harness'} measures it"
                 )
-            elif recorded_since(plan, planned.point) is None and not _done_meanwhile(plan, boot, planned):
+            elif recorded_since(plan, planned) is None and not _done_meanwhile(plan, boot, planned):
                 mine.append(planned)
             else:
                 locks.release(planned.point.key)
@@ -45,10 +49,15 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
     return elsewhere
 
 
-def recorded_since(plan: Plan, point: Point) -> Record | None:
-    """A point's record if it was begun after the plan was made."""
-    record = store.stored(point, Path(plan.results))
-    return record if record is not None and record.started_at >= plan.created_at else None
+def recorded_since(plan: Plan, planned: PlannedPoint) -> Record | None:
+    """A point's record if it is not the one that stood when the plan was made.
+
+    Times are not compared: a clock may be set back during a run, and a job's machine has its own.
+    """
+    results = Path(plan.results)
+    if store.mark(planned.point, results) == planned.before:
+        return None
+    return store.stored(planned.point, results)
 
 
 def _done_meanwhile(plan: Plan, boot: PlannedBoot, planned: PlannedPoint) -> bool:
@@ -87,14 +96,14 @@ def failure_record(point: Point, outcome: Outcome, reason: str) -> Record:
     return Record(key=point.key, point=point, outcome=outcome, reason=reason, started_at=now)
 
 
-def record_missing(plan: Plan, points: Iterable[Point], reason: str) -> list[Record]:
+def record_missing(plan: Plan, points: Iterable[PlannedPoint], reason: str) -> list[Record]:
     """An `interrupted` record for each point that has none of this run and that nobody works on."""
     made = []
     results = Path(plan.results)
     with PointLocks(results) as locks:
-        for point in points:
-            if recorded_since(plan, point) is None and locks.acquire(point.key):
-                record = failure_record(point, Outcome.INTERRUPTED, reason)
+        for planned in points:
+            if recorded_since(plan, planned) is None and locks.acquire(planned.point.key):
+                record = failure_record(planned.point, Outcome.INTERRUPTED, reason)
                 write_record(results, record)
                 made.append(record)
     return made

@@ -30,6 +30,7 @@ MAX_DEPTH = 9
 # Room for the KV pool's own dummy slot and the slots that the scheduler keeps free.
 _POOL_SLACK_TOKENS = 64
 _GPU_CHUNK, _CPU_CHUNK = 8192, 2048
+MOST_POINTS = 20_000
 SERVER_KINDS = ("local", *KINDS, "url")
 
 # What two points must share to run on one server.
@@ -70,9 +71,17 @@ class Group:
 
 
 def merge(cells: Iterable[Cell]) -> dict[str, Wanted]:
-    """The points of all cells by key; the same point of two cells is one."""
+    """The points of all cells by key; the same point of two cells is one.
+
+    Raises:
+        ConfigError: there are too many to plan.
+    """
     wanted: dict[str, Wanted] = {}
     for cell in cells:
+        if len(wanted) > MOST_POINTS:
+            raise ConfigError(
+                f"this study has more than {MOST_POINTS} points: give it in parts, each a command of its own"
+            )
         for point in cell.points():
             known = wanted.get(point.key)
             if known is None:
@@ -257,7 +266,10 @@ def refusal(member: Wanted) -> Refusal | None:
         yarn_factor=member.cell.config.model.yarn_factor,
         native_context_tokens=member.cell.config.model.native_context_tokens,
     )
-    return Refusal(problems[0].outcome, problems[0].message) if problems else None
+    if problems:
+        return Refusal(problems[0].outcome, problems[0].message)
+    unfit = checkpoint.tokenizer_problem
+    return Refusal(Outcome.INVALID, unfit) if unfit else None
 
 
 def _no_probe(member: Wanted) -> str:

@@ -9,10 +9,12 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness import compose
+from harness.commandline import os_error_text
 from harness.config import RunConfig
 from harness.errors import ConfigError, HarnessError
 from harness.study import measure, outcome_of, recover
 from harness.sweep import multirun
+from harness.sweep.cells import open_single
 from harness.sweep.plan import Plan, from_json
 from harness.sweep.runner import run_boots
 
@@ -30,11 +32,13 @@ def run_job(composed: DictConfig) -> None:
         elif run.experiment is not None:
             _run_experiment(list(HydraConfig.get().overrides.task))
         else:
-            outcome = measure([compose.open_cell(run)], Path(run.results), run.retry, console)
+            outcome = measure([open_single(run)], Path(run.results), run.retry, console)
             failed.append(not outcome.complete)
             outcome.print_summary(Console())
     except HarnessError as error:
         say_error(error)
+    except OSError as error:  # a full or vanished disk; Hydra would print a traceback
+        say_error(HarnessError(os_error_text(error)))
 
 
 def _run_planned_boot(run: RunConfig) -> None:

@@ -32,7 +32,7 @@ class Owner:
 
     host: str
     pid: int
-    process_started: float
+    started: float
     token: str
 
     def label(self) -> str:
@@ -51,7 +51,21 @@ def _host() -> str:
 
 
 def _this_process() -> Owner:
-    return Owner(_host(), os.getpid(), psutil.Process().create_time(), secrets.token_hex(8))
+    return Owner(_host(), os.getpid(), _started(os.getpid()), secrets.token_hex(8))
+
+
+def _started(pid: int) -> float:
+    """When a process began, by a clock that nobody sets: a time of day shifts with the system's clock.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    try:
+        # The name may hold spaces and brackets; what follows the last one is in fixed order.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return float(fields[19])
+    except (OSError, IndexError, ValueError):
+        return psutil.Process(pid).create_time()
 
 
 @dataclass
@@ -188,6 +202,10 @@ def _create(path: Path, owner: Owner) -> bool:
     try:
         os.write(descriptor, body)
         os.fsync(descriptor)
+    except OSError:
+        # Without its owner's name a lock would keep everybody out until it is stale.
+        path.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
     return True
@@ -203,9 +221,8 @@ def _read(path: Path) -> Owner | None:
 
 def _process_lives(owner: Owner) -> bool:
     try:
-        process = psutil.Process(owner.pid)
-        same = abs(process.create_time() - owner.process_started) < 2.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        same = abs(_started(owner.pid) - owner.started) < 2.0
+        return same and psutil.Process(owner.pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:

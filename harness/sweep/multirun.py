@@ -12,10 +12,12 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,6 +30,7 @@ from harness.sweep.cells import expand
 from harness.sweep.overrides import check_overrides, emit
 from harness.sweep.plan import Plan, make_plan, to_json
 
+MOST_CONFIGURATIONS = 1000
 _MULTIRUN_FLAGS = ("-m", "--multirun")
 _FREE_FORM = ("only", "force", "input_params", "input.params", "hardware.draft_backend")
 _SEARCH_FLAGS = ("--config-", "-cd", "-cn", "-cp", "--package", "-p", "--experimental-rerun")
@@ -73,10 +76,24 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
     try:
         check_overrides(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
+        _check_size(parsed)
         (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose.one_line(error)) from error
     return [list(job) for job in jobs]
+
+
+def _check_size(parsed: Sequence[Override]) -> None:
+    """Refuse a sweep that would be composed for hours; a range may stand for any number of values."""
+    size = 1
+    for override in parsed:
+        if override.is_sweep_override():
+            size *= sum(1 for _ in islice(override.sweep_iterator(), MOST_CONFIGURATIONS + 1))
+        if size > MOST_CONFIGURATIONS:
+            raise ConfigError(
+                f"this sweep has more than {MOST_CONFIGURATIONS} configurations: shorten its lists, or sweep "
+                "part of it at a time"
+            )
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from harness.sweep import store
 from harness.sweep.cost import History
 from harness.sweep.grouping import Group, Wanted, group, merge, refusal
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class State(StrEnum):
@@ -40,13 +40,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """One point of a plan; `reason` says why it is done, run again, refused or not possible."""
+    """One point of a plan.
+
+    Attributes:
+        reason: why it is done, run again, refused or not possible.
+        before: which record the point had when the plan was made (`store.mark`); empty for none.
+    """
 
     point: Point
     state: State
     experiments: tuple[str, ...] = ()
     reason: str = ""
     refused_as: Outcome | None = None
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study before it runs. A record that began after `created_at` is of this run, or of one beside it."""
+    """A study before it runs; `created_at` is for people only, as clocks are set and differ."""
 
     results: str
     retry: str
@@ -196,16 +202,19 @@ def _planned_boot(members: Group, results: Path, retry: str, history: History) -
 
 def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) -> PlannedPoint:
     point, experiments = member.point, tuple(member.experiments)
+    mark = store.mark(point, results)  # before the record is looked at: a later one must differ from it
     record = store.finished(point, results, retry, spec)
     if record is not None:
-        return PlannedPoint(point, State.DONE, experiments, _ended(record))
-    if member.cell.obstacle:
-        return PlannedPoint(point, State.CANNOT_RUN, experiments, member.cell.obstacle)
+        return PlannedPoint(point, State.DONE, experiments, _ended(record), before=mark)
+    obstacle = store.of_another_release(point, results) or member.cell.obstacle
+    if obstacle:
+        return PlannedPoint(point, State.CANNOT_RUN, experiments, obstacle, before=mark)
     refused = refusal(member)
     if refused is not None:
-        return PlannedPoint(point, State.REFUSED, experiments, refused.reason, refused.outcome)
+        return PlannedPoint(point, State.REFUSED, experiments, refused.reason, refused.outcome, mark)
     before = store.stored(point, results)
-    return PlannedPoint(point, State.TO_RUN, experiments, f"before: {_ended(before)}" if before else "")
+    reason = f"before: {_ended(before)}" if before else ""
+    return PlannedPoint(point, State.TO_RUN, experiments, reason, before=mark)
 
 
 def _ended(record: Record) -> str:
@@ -269,6 +278,7 @@ def _boot_from(values: dict[str, Any]) -> PlannedBoot:
             tuple(p["experiments"]),
             p["reason"],
             Outcome(p["refused_as"]) if p["refused_as"] else None,
+            p["before"],
         )
         for p in values["points"]
     )

@@ -12,10 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from harness.measure.ladder import runs
-from harness.points import Point
 from harness.sweep.execute import record_missing, recorded_since
 from harness.sweep.locks import PointLocks
-from harness.sweep.plan import Plan, PlannedBoot
+from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint
 
 _STOP_SLACK_S = 60.0
 _FUTILE_DEATHS = 2
@@ -33,7 +32,7 @@ def run_boots(plan: Plan, plan_path: Path, boots: Iterable[PlannedBoot]) -> None
 
 
 def _run_boot(plan: Plan, plan_path: Path, boot: PlannedBoot) -> None:
-    points = [planned.point for planned in boot.to_run]
+    points = boot.to_run
     futile = 0
     while True:
         before = len(_missing(plan, points))
@@ -43,15 +42,16 @@ def _run_boot(plan: Plan, plan_path: Path, boot: PlannedBoot) -> None:
             return
         # Its process died. The run it was in is named; the others get another process.
         futile = futile + 1 if len(missing) == before else 0
-        lost = missing if futile >= _FUTILE_DEATHS else runs(missing)[0][:1]
+        first = runs([planned.point for planned in missing])[0][0]
+        lost = [p for p in missing if futile >= _FUTILE_DEATHS or p.point.key == first.key]
         record_missing(plan, lost, f"the process of this boot {_how(code)}; see its output above")
 
 
-def _missing(plan: Plan, points: Iterable[Point]) -> list[Point]:
+def _missing(plan: Plan, points: Iterable[PlannedPoint]) -> list[PlannedPoint]:
     """Points without a record of this run that no other harness works on."""
     locks = PointLocks(Path(plan.results))
-    left = [point for point in points if recorded_since(plan, point) is None]
-    return [point for point in left if locks.holder(point.key) is None]
+    left = [planned for planned in points if recorded_since(plan, planned) is None]
+    return [planned for planned in left if locks.holder(planned.point.key) is None]
 
 
 def _how(code: int) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from harness.errors import ConfigError, RecordError
 from harness.points import Point
-from harness.records import RECORD_FILE, Outcome, Record, points_dir, read_record
+from harness.records import RECORD_FILE, SCHEMA_VERSION, Outcome, Record, points_dir, read_record
 from harness.server.spec import ServerSpec
 from harness.sweep.locks import PointLocks
 
@@ -32,6 +35,30 @@ def stored(point: Point, results: Path) -> Record | None:
         return read_record(directory)
     except RecordError:
         return None
+
+
+def of_another_release(point: Point, results: Path) -> str:
+    """Why a point's record must not be replaced: another release reads it. Empty for any other record."""
+    path = points_dir(results) / point.key / RECORD_FILE
+    try:
+        raw = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return ""
+    version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else SCHEMA_VERSION
+    if version == SCHEMA_VERSION:
+        return ""
+    return (
+        f"{path} has schema version {version}, this program writes {SCHEMA_VERSION}: it is kept; use "
+        "the release that wrote it, or another results="
+    )
+
+
+def mark(point: Point, results: Path) -> str:
+    """What tells a point's record from any other of it, whatever the clock says; empty for none."""
+    try:
+        return hashlib.sha256((points_dir(results) / point.key / RECORD_FILE).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = None) -> Record | None:

@@ -18,12 +18,14 @@ from types import FrameType
 
 from rich.console import Console
 
+from harness.commandline import os_error_text
 from harness.errors import HarnessError
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot, from_json
 from harness.view.progress import ProgressView
 
 STOPPED = 143
+UNRECORDED = 74
 _stop_asked = threading.Event()
 
 
@@ -43,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(plan, boot, console)
     except KeyboardInterrupt:
         return 130
+    except (HarnessError, OSError) as error:  # not even the failure can be recorded: a full disk
+        text = os_error_text(error) if isinstance(error, OSError) else str(error)
+        console.print(f"error: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return UNRECORDED
 
 
 def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
@@ -63,7 +69,7 @@ def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
 
 
 def _record_rest(plan: Plan, boot: PlannedBoot, reason: str, console: Console) -> None:
-    for record in record_missing(plan, [p.point for p in boot.to_run], reason):
+    for record in record_missing(plan, boot.to_run, reason):
         console.print(
             f"{record.point.label}: {record.outcome} - {record.reason}",
             markup=False, highlight=False, soft_wrap=True,

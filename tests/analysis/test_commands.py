@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from analysis.cli import main
 from analysis.files import write_text
 from analysis.foreign import marked_pieces
 from analysis.report import summarise, write_report
+from analysis.spreadsheets import no_formula
 from analysis.study import Study
 from analysis.tables import TABLES
 from harness.errors import ConfigError, RecordError
@@ -50,6 +52,15 @@ def test_a_figure_without_data_says_what_it_needs(name: str, tmp_path: Path) -> 
     failed = make_record(outcome=Outcome.SERVER_DIED, reason="gone", record={"server": {}})
     drawn = figures.draw(name, Study([failed]), tmp_path)
     assert "it needs" in drawn.note and not list(tmp_path.iterdir())
+
+
+def test_an_older_picture_does_not_stay_where_nothing_is_drawn(tmp_path: Path) -> None:
+    stem, _ = figures.FIGURES["3"]
+    for name in (f"{stem}.png", f"{stem}.svg", "another.png"):
+        (tmp_path / name).write_text("old")
+    drawn = figures.draw("3", Study([]), tmp_path)
+    assert "older picture" in drawn.note
+    assert [path.name for path in tmp_path.iterdir()] == ["another.png"]
 
 
 @pytest.mark.parametrize("count", [1, None])
@@ -125,6 +136,27 @@ def test_exports_read_back(records: list[Record], tmp_path: Path) -> None:
     assert tuple(points.columns) == export.POINT_COLUMNS and tuple(steps.columns) == export.STEP_COLUMNS
     assert len(points) == len(records) and len(steps) == sum(len(r.decode_steps) for r in records)
     assert export.read(paths[1])["key"].tolist() == points["key"].tolist()
+
+
+def test_no_text_of_a_record_is_a_formula_in_csv(tmp_path: Path) -> None:
+    reason = '=HYPERLINK("http://x")'
+    paths = export.write([make_record(outcome=Outcome.SERVER_DIED, reason=reason)], tmp_path)
+    (row,) = csv.DictReader(next(p for p in paths if p.name == "points.csv").open())
+    assert row["reasons"] == f"'{reason}"
+    assert row["depth"] == "7" and row["arm"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("+cmd|x", "'+cmd|x"), ("-2+3+cmd|x", "'-2+3+cmd|x"), ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"), ("-0.5", "-0.5"), ("+3.1%", "+3.1%"), ("-0.2 [-0.4, 0.1]", "-0.2 [-0.4, 0.1]"),
+        ("-", "-"), ("a=b", "a=b"), ("+4.00 ms from gamma 4 (BIC 87)", "+4.00 ms from gamma 4 (BIC 87)"),
+        ("-1 +HYPERLINK(A1)", "'-1 +HYPERLINK(A1)"), (-0.5, -0.5), (None, None),
+    ],
+)  # fmt: skip
+def test_formulas_are_told_from_numbers(text: object, cell: object) -> None:
+    assert no_formula(text) == cell
 
 
 def test_an_export_of_another_version_says_what_to_do(tmp_path: Path) -> None:

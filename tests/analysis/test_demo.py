@@ -63,3 +63,9 @@ def test_summary_line() -> None:
     assert "out_of_memory_at_start - full" in summary_line(
         make_record(outcome=Outcome.OUT_OF_MEMORY_AT_START, reason="full")
     )
+
+
+def test_a_dead_draft_is_said_at_the_end_of_a_run() -> None:
+    dead = make_record("native", request={"correct_drafts": 0, "verify_steps": 50, "accept_histogram": None})
+    assert "no measurement: " in summary_line(dead) and "untrained or damaged" in summary_line(dead)
+    assert "no measurement" not in summary_line(make_record("native"))

@@ -1,5 +1,6 @@
 """How commands end, and what they refuse before anything starts."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import doctor, plan
+from harness import checkup, plan
 from harness.commandline import guarded
 from harness.compose import load, open_cell
 from harness.errors import ConfigError
@@ -52,6 +53,20 @@ def test_a_full_disk_at_the_last_flush_is_a_sentence():
     with FULL.open("w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2 and b"No space left" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["model.path", "model.name", "model", "experiment", "results"])
+@pytest.mark.parametrize("module", ["harness", "harness.plan"])
+def test_a_name_longer_than_any_files_is_a_sentence(module, setting, tmp_path):
+    done = run(
+        module,
+        f"{setting}={'m' * 300}",
+        "hardware=cpu",
+        *([] if setting == "results" else [f"results={tmp_path}"]),
+    )
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said and "Error" not in said
+    assert "too long" in said or "300 characters" in said
 
 
 def test_ctrl_c_is_caught():
@@ -104,7 +119,7 @@ def test_the_plan_says_which_knob_is_wrong(tmp_path, capsys):
 
 
 def test_the_doctor_looks_at_the_checkpoint_of_a_model(capsys):
-    assert doctor.main(["model=custom", "model.path=/no/such/model", "hardware=cpu"]) == 1
+    assert checkup.main(["model=custom", "model.path=/no/such/model", "hardware=cpu"]) == 1
     assert "/no/such/model" in capsys.readouterr().out
 
 
@@ -126,3 +141,37 @@ def test_the_harness_refuses_in_one_sentence(word):
     done = run("harness", word, "hardware=cpu", "arm=nosuch")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["harness", "hardware=cpu"],
+        ["harness.plan", "hardware=cpu"],
+        ["harness.doctor"],
+        ["harness.demo"],
+        ["analysis", "tables"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_ctrl_c_while_modules_load_is_a_line(words, tmp_path):
+    code = (
+        "import os, runpy, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('hydra', 'rich', 'numpy', 'omegaconf', 'pandas'):\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import doctor
+from harness import checkup as doctor
 from harness.host.gpu import Gpu
 
 

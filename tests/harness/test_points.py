@@ -86,3 +86,8 @@ def test_gamma_is_one_less_than_depth(depth, window, sink):
     point = make_point({**BASE, "depth": depth, "window_tokens": window, "sink_tokens": sink})
     assert point.gamma == depth - 1
     assert Point.model_validate_json(point.model_dump_json()).key == point.key
+
+
+def test_a_name_too_long_for_a_file_is_a_sentence():
+    with pytest.raises(ConfigError, match="has 300 characters"):
+        make_point({**BASE, "model": "m" * 300})

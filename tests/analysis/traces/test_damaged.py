@@ -125,3 +125,12 @@ def test_an_event_without_a_time_is_counted_and_not_put_at_zero(tmp_path: Path) 
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event, *broken]}))
     trace = read_trace(tmp_path / "t.json")
     assert (trace.kernel_ns, trace.ignored) == (2000, {"damaged event": 4})
+
+
+def test_a_view_without_end_is_not_run(tmp_path: Path) -> None:
+    path = from_sql(
+        tmp_path / "view.sqlite",
+        f"CREATE VIEW {KERNEL} AS WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM n) "
+        "SELECT start, start AS end FROM n;",
+    )
+    assert any(KERNEL in text for text in read_trace(path).missing)

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ class Sweep:
         self.interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
         self.interpreter.chmod(0o755)
         self.server: dict[str, object] = {}
+        self.limit: int | None = None
 
     def words(self, *arguments: str) -> list[str]:
         return [
@@ -36,7 +38,12 @@ class Sweep:
             capture_output=True,
             text=True,
             timeout=300,
+            preexec_fn=self._limited if self.limit is not None else None,
         )
+
+    def _limited(self) -> None:
+        # EFBIG instead of a signal: Python ignores SIGXFSZ.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, self.limit))
 
     def start(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:

@@ -1,7 +1,8 @@
 """A stand-in for the server process: SGLang's log lines and HTTP answers, no model. Run as the interpreter.
 
 Its behaviour comes from STAND_IN, a JSON object: `start_s`, `prefill_s`, `step_s`, and `fault`, one of
-oom_start, die_prefill, die_decode, hang, eos (outputs end early). `only_boots_with` limits a fault to
+oom_start, die_prefill, die_decode, lose_part (a server that takes minutes to end), hang, eos (outputs end
+early). `only_boots_with` limits a fault to
 commands that hold this word.
 """
 
@@ -101,6 +102,9 @@ def generate(request):
             f"gen throughput (token/s): {100.0 * len(alive):.2f}, #queue-req: 0"
         )
         time.sleep(SETTINGS.get("step_s", 0.0))
+        if timed and FAULT == "lose_part" and max(steps) > 2:
+            log("Subprocess detokenizer (pid=9) crashed with exit code -9. Triggering SIGQUIT for cleanup...")
+            time.sleep(600)
         if timed and FAULT == "die_decode" and max(steps) > 2:
             os.kill(os.getpid(), signal.SIGKILL)
     return [

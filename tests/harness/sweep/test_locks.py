@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import time
 
+import psutil
+
 from harness.sweep.locks import Owner, PointLocks
 
 
@@ -42,6 +44,27 @@ def test_a_dead_process_on_this_host_is_stale_at_once(tmp_path):
     process.join()
     assert list((tmp_path / "locks").glob("k.*.lock"))
     assert PointLocks(tmp_path).acquire("k")
+
+
+def test_a_clock_that_is_set_kills_nobody(tmp_path, monkeypatch):
+    process = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path,))
+    process.start()
+    try:
+        while not list((tmp_path / "locks").glob("k.*.lock")):
+            time.sleep(0.05)
+            assert process.is_alive()
+        # A time of day for the start of a process moves by as much as the clock was set.
+        real = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) + 7200)
+        assert not PointLocks(tmp_path).acquire("k")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _hold(results):
+    PointLocks(results).acquire("k")
+    time.sleep(300)
 
 
 def _take(results):

@@ -6,16 +6,18 @@ import pytest
 
 import conf
 from harness import compose
+from harness.compose import load
 from harness.errors import ConfigError
 from harness.measure.ladder import MAX_RUNGS, budgets, prefill_tokens, runs
 from harness.points import make_point
 from harness.records import Outcome, write_record
-from harness.sweep import multirun
+from harness.sweep import grouping, multirun
+from harness.sweep.cells import expand, open_single
 from harness.sweep.cost import CPU_ASSUMPTION, History
 from harness.sweep.execute import failure_record
 from harness.sweep.experiment import parse
 from harness.sweep.listing import lines
-from harness.sweep.plan import State, from_json, to_json
+from harness.sweep.plan import State, from_json, make_plan, to_json
 
 EXPERIMENTS = sorted(p.stem for p in (Path(conf.__file__).parent / "experiment").glob("*.yaml"))
 
@@ -219,3 +221,39 @@ def test_zip_goes_with_each_product():
     assert [(c["arm"], c["window"], c["sink"]) for c in block.combinations()] == [
         ("a", 1, 2), ("a", 3, 4), ("b", 1, 2), ("b", 3, 4),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tp=99999"], "tp=99999: tiny has 4 attention heads"),
+        (["tp=3", "hardware=b200", "hardware.gpus=4"], "tp=3 does not divide the 4 attention heads"),
+        (["tp=4"], ""),
+    ],
+)
+def test_more_ranks_than_heads_cannot_run(tmp_path, words, said):
+    config = load(["hardware=cpu", *words])
+    for cell in (open_single(config), *expand(config)):
+        (planned,) = make_plan([cell], tmp_path).points
+        assert planned.state is (State.CANNOT_RUN if said else State.TO_RUN)
+        assert said in planned.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["repeats=100000"], "from 1 to 1000"),
+        (["experiment=table_6", "force.repeats=100000"], "from 1 to 1000"),
+        (["seed=range(0,9000)"], "more than 1000 configurations"),
+        (["seed=range(0,40)", "depth=range(2,32)"], "more than 1000 configurations"),
+    ],
+)
+def test_a_plan_without_end_is_refused(tmp_path, words, said):
+    with pytest.raises(ConfigError, match=said):
+        plan(tmp_path, "hardware=cpu", *words)
+
+
+def test_a_study_of_too_many_points_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(grouping, "MOST_POINTS", 3)
+    with pytest.raises(ConfigError, match="more than 3 points"):
+        plan(tmp_path, "hardware=cpu", "depth=2,3,4,5,6")

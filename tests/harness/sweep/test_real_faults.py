@@ -87,10 +87,10 @@ def faults(tmp_path):
 def test_each_killed_or_stopped_server_is_a_record_and_a_rerun_mends_it(faults):
     harness = faults.start(*SWEEP, "server.stall_limit_s=20", "server.stop_timeout_s=20")
     try:
-        # The warm-up's prefill is one line, so two mean the middle of the timed one.
-        faults.when(harness, "dense", PREFILL, 2)["sglang::scheduler"].kill()
-        faults.when(harness, "native", DECODE, 12)["launch"].kill()
-        faults.when(harness, "windowed", DECODE, 12)["sglang::scheduler"].send_signal(signal.SIGSTOP)
+        # The warm-up's prefills are two lines, so three mean the middle of the timed one.
+        faults.when(harness, "dense", PREFILL, 3)["sglang::scheduler"].kill()
+        faults.when(harness, "native", DECODE, 24)["launch"].kill()
+        faults.when(harness, "windowed", DECODE, 24)["sglang::scheduler"].send_signal(signal.SIGSTOP)
         harness.wait(2400)
     finally:
         if harness.poll() is None:

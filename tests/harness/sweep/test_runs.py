@@ -65,6 +65,25 @@ def test_a_fault_of_one_boot_is_its_record_and_the_others_run(sweep, fault, outc
     assert outcomes(sweep) == ({outcome: 1, Outcome.OK: 1} if settled else {Outcome.OK: 2})
 
 
+def test_a_server_that_lost_a_part_is_not_waited_for(sweep):
+    sweep.server = {"fault": "lose_part"}
+    done = sweep.run("arm=native", "context=512", "max_new_tokens=24", "input.params.keys=8")
+    assert outcomes(sweep) == {Outcome.SERVER_DIED: 1}, done.stderr
+    (record,), _ = read_all(sweep.results)
+    assert record.reason.startswith("Subprocess detokenizer (pid=9) crashed with exit code -9")
+
+
+def test_a_disk_that_fills_is_a_sentence_and_a_rerun_completes(sweep):
+    point = ("-m", "arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    sweep.limit = 1 << 19  # bytes of a file, as a full disk has none left
+    done = sweep.run(*point)
+    assert done.returncode == 1 and "cannot write" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    sweep.limit = None
+    again = sweep.run(*point)
+    assert outcomes(sweep) == {Outcome.OK: 1}, again.stderr
+
+
 def test_a_probe_that_left_nothing_is_no_measurement(sweep):
     done = sweep.run("arm=native", "probe=attention_mass", "context=512", "max_new_tokens=8",
                      "input.params.keys=8")  # fmt: skip

@@ -1,13 +1,20 @@
 """What a killed run leaves behind is put right."""
 
+import errno
 import os
 
+import pytest
+
+from harness.compose import load
+from harness.errors import RecordError
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
 from harness.sweep import store
-from harness.sweep.execute import failure_record
+from harness.sweep.cells import expand
+from harness.sweep.execute import failure_record, record_missing, recorded_since, run_planned
 from harness.sweep.locks import Owner, PointLocks
+from harness.sweep.plan import Plan, PlannedPoint, State, make_plan
 from tests.harness.test_spec import BASE
 
 FIELDS = {
@@ -15,6 +22,21 @@ FIELDS = {
     "task": "cwe", "draft_backend": "-",
 }  # fmt: skip
 POINT = make_point(FIELDS)
+
+
+def test_a_record_is_of_this_run_by_what_it_is_not_by_its_time(tmp_path):
+    """Clocks are set back during runs, and machines of a cluster differ."""
+    write_record(tmp_path, failure_record(POINT, Outcome.SERVER_DIED, "the old one"))
+    planned = PlannedPoint(POINT, State.TO_RUN, before=store.mark(POINT, tmp_path))
+    plan = Plan(str(tmp_path), "failed", "cpu", (), created_at="2999-01-01T00:00:00+00:00")
+    assert recorded_since(plan, planned) is None
+    measured = failure_record(POINT, Outcome.OK, "").model_copy(
+        update={"started_at": "1970-01-01T00:00:00+00:00"}
+    )
+    write_record(tmp_path, measured)
+    assert recorded_since(plan, planned) == measured
+    assert record_missing(plan, [planned], "its job ended") == []
+    assert read_record(points_dir(tmp_path) / POINT.key) == measured
 
 
 def recover(results):
@@ -92,3 +114,37 @@ def test_a_probe_of_another_window_is_measured_again(tmp_path):
     assert finished((252, 4), (60, 4)) is not None
     assert finished((60, 4), (252, 4)) is None
     assert finished((252, 8)) is None
+
+
+def test_a_record_of_another_release_is_not_replaced(tmp_path):
+    config = load(["hardware=cpu"])
+    (point,) = expand(config)[0].points()
+    path = write_record(tmp_path, failure_record(point, Outcome.OK, "")) / "record.json"
+    other = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
+    path.write_text(other)
+    for retry in ("failed", "all"):
+        (planned,) = make_plan(expand(config), tmp_path, retry).points
+        assert planned.state is State.CANNOT_RUN and "schema version 2" in planned.reason
+    assert path.read_text() == other
+
+
+def test_a_lock_that_cannot_be_written_is_nobodys(tmp_path, monkeypatch):
+    locks = PointLocks(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        locks.acquire("k")
+    monkeypatch.undo()
+    assert PointLocks(tmp_path).acquire("k")
+
+
+def test_a_full_disk_is_found_before_a_server_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full)
+    plan = make_plan(expand(load(["hardware=cpu"])), tmp_path)
+    with pytest.raises(RecordError, match="No space left on device"):
+        run_planned(plan, plan.boots[0], view=None)
+    monkeypatch.undo()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def full(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
