@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from analysis.figures.base import ARM_STYLE, panels, short
 from analysis.study import Study
 from analysis.tables.base import sites
-from analysis.tables.memory import LargestBatch, largest_batches
+from analysis.tables.memory import LargestBatch, comparable, largest_batches
 from harness.points import ARMS
 
 _HATCHES = {"dense": "", "native": "", "windowed": "//", "ring": ".."}
@@ -18,16 +18,16 @@ def _order(found: LargestBatch) -> tuple[int, int]:
 
 
 def batches(study: Study) -> Figure | None:
-    """Bars of the largest batch that ran; one panel a model, context and memory budget."""
-    shown: dict[tuple[str, int, int | None], list[LargestBatch]] = {}
+    """Bars of the largest batch that ran; one panel for what fits into the same memory."""
+    shown: dict[tuple[object, ...], list[LargestBatch]] = {}
     for site in sites(study):
         for found in largest_batches(site.group) if site.group else []:
-            key = (f"{site.model} on {site.hardware}", found.point.context_tokens, found.point.kv_budget_mib)
+            key = (f"{site.model} on {site.hardware}", *comparable(found.point))
             shown.setdefault(key, []).append(found)
     if not shown:
         return None
     figure, axes = panels(len(shown), columns=2)
-    for axis, ((name, context, budget), swept) in zip(axes, shown.items(), strict=True):
+    for axis, ((name, *_), swept) in zip(axes, shown.items(), strict=True):
         ordered = sorted(swept, key=_order)
         labels = [
             f.point.arm if f.point.arm == "dense" else f"{f.point.arm}\nd = {f.point.depth}" for f in ordered
@@ -40,10 +40,13 @@ def batches(study: Study) -> Figure | None:
             hatch=[_HATCHES[f.point.arm] for f in ordered],
             edgecolor="white",
         )
-        axis.bar_label(bars, [str(f.ran) if f.failed else f"at least {f.ran}" for f in ordered], padding=2)
+        axis.bar_label(bars, [str(f.ran) if f.failed else f"≥ {f.ran}" for f in ordered], padding=2)
         axis.set_xticks(range(len(ordered)), labels)
-        where = f"{budget} MiB of KV" if budget else "the server's memory"
-        axis.set_title(f"{name}\nS = {short(context)}, {where}")
+        point = swept[0].point
+        where = f"{point.kv_budget_mib} MiB of KV" if point.kv_budget_mib else "the server's memory"
+        axis.set_title(
+            f"{name}, TP{point.tp}\nS = {short(point.context_tokens)} + {point.max_new_tokens}, {where}"
+        )
         axis.set_ylim(0, 1.2 * max(1, *(f.ran for f in ordered)))
         axis.grid(visible=False, axis="x")
         axis.set_ylabel("requests that fit together")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimators import Estimate
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
 from analysis.study import Cell, Group, Pooled, Study
-from harness.points import WINDOWED_ARMS
+from harness.points import ARMS, WINDOWED_ARMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,6 +178,10 @@ class Site:
         """Distinct values of a point field among this site's cells."""
         return self.group.values(name, **wanted) if self.group else []
 
+    def usual_values(self, name: str, arms: Iterable[str] = ARMS, **wanted: Any) -> list[Any]:
+        """Distinct values of a point field among the cells that `cells` finds for these arms."""
+        return sorted({getattr(cell.point, name) for arm in arms for cell in self.cells(arm, **wanted)})
+
     def claim(
         self, artifact: str, task: str, arm: str, quantity: str, context_tokens: int | None = None
     ) -> Claim | None:
@@ -234,6 +238,11 @@ def sites(study: Study) -> list[Site]:
 def contexts(site: Site, **wanted: Any) -> list[int]:
     """Contexts measured at a site, or the paper's for one that was not."""
     return site.values("context_tokens", **wanted) if site.group else [PAPER_CONTEXT_TOKENS]
+
+
+def usual_contexts(site: Site, arms: Iterable[str] = ARMS, **wanted: Any) -> list[int]:
+    """Contexts of these arms at the operating conditions (`Site.cells`), or the paper's as in `contexts`."""
+    return site.usual_values("context_tokens", arms, **wanted) if site.group else [PAPER_CONTEXT_TOKENS]
 
 
 def main_task(site: Site) -> str:

@@ -24,6 +24,7 @@ from analysis.tables.base import (
     main_depth,
     main_task,
     sites,
+    usual_contexts,
     valued,
 )
 
@@ -48,17 +49,19 @@ def table_3(study: Study) -> Table:
         header(study, RATIO_NOTE, "Best depth: the least TPOT among the depths measured."),
     )  # fmt: skip
     for site in sites(study):
-        for task in site.values("task") or _PAPER_TASKS[site.paper or ""]:
-            for context in contexts(site, task=task, arm=lambda a: a != "dense"):
+        arms = ("native", site.window_arm)
+        for task in site.usual_values("task", arms) or _PAPER_TASKS.get(site.paper or "", []):
+            for context in usual_contexts(site, arms, task=task):
                 _best_depth_row(table, site, task, context)
     return table
 
 
 def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
-    tried = site.values("depth", task=task, context_tokens=context, arm=lambda a: a != "dense")
+    arms = ("native", site.window_arm)
+    tried = site.usual_values("depth", arms, task=task, context_tokens=context)
     best: dict[str, tuple[int, list[Cell]]] = {}
     missing = []
-    for arm in ("native", site.window_arm):
+    for arm in arms:
         found = []
         for depth in tried:
             cells = site.cells(arm, task=task, context_tokens=context, depth=depth)

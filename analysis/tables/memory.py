@@ -164,8 +164,9 @@ def largest_batches(group: Group) -> list[LargestBatch]:
     for cell in group.cells:
         p = cell.point
         if p.probe is None and not p.temperature:
-            key = (p.context_tokens, p.kv_budget_mib or 0, ARMS.index(p.arm), p.depth, p.window_tokens or 0,
-                   p.sink_tokens or 0, p.dtype, p.kv_dtype, p.tp, p.max_new_tokens)  # fmt: skip
+            window = (p.window_tokens or 0, p.sink_tokens or 0)
+            key = (p.context_tokens, p.kv_budget_mib or 0, p.tp, ARMS.index(p.arm), p.depth, *window,
+                   p.dtype, p.kv_dtype, p.max_new_tokens)  # fmt: skip
             found.setdefault(key, []).append(cell)
     out = []
     for _, cells in sorted(found.items()):
@@ -194,21 +195,19 @@ def batches(study: Study) -> Table:
         "batches",
         "Requests that fit beside each other",
         [Column("model", "model"), Column("hardware", "hardware"), Column("context_tokens", "S"),
-         Column("budget", "KV budget"), Column("arm", "arm"), Column("depth", "d"),
+         Column("tp", "TP"), Column("budget", "KV budget"), Column("arm", "arm"), Column("depth", "d"),
          Column("ran", "largest batch"), Column("more", "more than native"),
          Column("failed", "first that failed"), Column("why", "why")],
         header(study, _BATCH_NOTE),
     )  # fmt: skip
     for site in sites(study):
         found = largest_batches(site.group) if site.group else []
-        native = {_family(f.point): f.ran for f in found if f.point.arm == "native"}
         for f in found:
-            p, base = f.point, native.get(_family(f.point))
+            p = f.point
             table.add(
-                model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
+                model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, tp=p.tp,
                 budget=f"{p.kv_budget_mib} MiB" if p.kv_budget_mib else "the server's",
-                arm=p.arm, depth=p.depth, ran=_ran_text(f),
-                more=f"{f.ran - base:+d}" if base and f.ran and p.arm != "native" else "",
+                arm=p.arm, depth=p.depth, ran=_ran_text(f), more=_more_than_native(f, found),
                 failed=f.failed, why=f.why.split(";")[0],
             )  # fmt: skip
     return table
@@ -220,6 +219,23 @@ def _ran_text(found: LargestBatch) -> str:
     return str(found.ran) if found.failed else f"at least {found.ran}"
 
 
-def _family(point: Point) -> tuple[object, ...]:
+def _more_than_native(arm: LargestBatch, found: list[LargestBatch]) -> str:
+    """Against native at the same depth (dense: where most fit); empty where native's limit was not met."""
+    point = arm.point
+    natives = [
+        f
+        for f in found
+        if f.point.arm == "native"
+        and comparable(f.point) == comparable(point)
+        and point.depth in (f.point.depth, 1)
+    ]
+    if point.arm == "native" or not arm.ran or not natives or not all(f.ran and f.failed for f in natives):
+        return ""
+    more = arm.ran - max(f.ran for f in natives)
+    return f"{more:+d}" if arm.failed else f"at least {more:+d}"
+
+
+def comparable(point: Point) -> tuple[object, ...]:
+    """What two arms' largest batches must share to be compared."""
     return (point.context_tokens, point.kv_budget_mib, point.dtype, point.kv_dtype, point.tp,
             point.max_new_tokens)  # fmt: skip

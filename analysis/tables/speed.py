@@ -25,6 +25,7 @@ from analysis.tables.base import (
     main_depth,
     main_task,
     sites,
+    usual_contexts,
     valued,
 )
 
@@ -173,9 +174,9 @@ def table_13(study: Study) -> Table:
         header(study, RATIO_NOTE, "Equation 3: TPOT native / ring = cost factor x AL factor."),
     )  # fmt: skip
     for site in sites(study):
-        for task in site.values("task") or ["niah_multiquery_enum"]:
+        for task in site.usual_values("task") or ["niah_multiquery_enum"]:
             depth = main_depth(site, task=task)
-            for context in contexts(site, task=task):
+            for context in usual_contexts(site, task=task):
                 where = {"task": task, "context_tokens": context}
                 dense = site.cells("dense", **where)
                 native = site.cells("native", depth=depth, **where)
@@ -259,7 +260,7 @@ def spread(study: Study) -> Table:
         arms = site.values("arm") or ["native", "ring"]
         for arm in arms:
             depth = 1 if arm == "dense" else main_depth(site)
-            for context in contexts(site, arm=arm):
+            for context in usual_contexts(site, [arm]):
                 used, _ = counted(site.cells(arm, context_tokens=context, depth=depth), step_ms)
                 means: dict[tuple[str, int], list[float]] = {}
                 for cell in used:

@@ -83,7 +83,16 @@ def test_largest_batch() -> None:
     assert rows.loc["native", "ran"] == "3" and rows.loc["native", "failed"] == 4
     assert rows.loc["native", "why"] == "does not fit: batch 4"
     assert rows.loc["ring", "more"] == "+2"
-    assert rows.loc["dense", "ran"] == "at least 4" and rows.loc["dense", "more"] == "+1"
+    assert rows.loc["dense", "ran"] == "at least 4" and rows.loc["dense", "more"] == "at least +1"
+
+
+def test_more_than_native_needs_natives_limit_at_that_depth() -> None:
+    deeper = [made("native", batch, depth=9) for batch in range(1, 7)]
+    rows = frame("batches", sweep("native", 3) + deeper + sweep("ring", 5) + sweep("dense", 5))
+    more = dict(zip(zip(rows["arm"], rows["depth"], strict=True), rows["more"], strict=True))
+    assert more["ring", 7] == "+2"
+    assert more["dense", 1] == "", "at depth 9 native's limit was not met"
+    assert more["native", 7] == more["native", 9] == ""
 
 
 def test_a_retracted_or_waiting_batch_did_not_fit() -> None:
