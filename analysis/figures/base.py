@@ -111,6 +111,8 @@ def render(figure: Figure, kind: str) -> bytes:
 def save(figure: Figure, name: str, folder: Path) -> Drawn:
     """Write all formats and close the figure."""
     try:
+        figure.draw_without_rendering()  # lays it out
+        figure.set_layout_engine("none")  # once for all formats: most of the time went there
         for kind in FORMATS:
             write_bytes(folder / f"{name}.{kind}", render(figure, kind))
     finally:
