@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +199,8 @@ def _build_parts(
         workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(request, os.getpid())
     )
     try:
-        # Processes inherit that they ignore Ctrl-C: until _start_worker runs it would end them.
-        with _ctrl_c_ignored():
+        # Processes inherit that Ctrl-C is held back: until _start_worker runs it would end them.
+        with _ctrl_c_held():
             jobs = [pool.submit(_work, request, corpus, index) for index in missing]
         for job in as_completed(jobs):
             yield job.result()
@@ -214,15 +214,14 @@ def _build_parts(
 
 
 @contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _ctrl_c_held() -> Iterator[None]:
+    """Take Ctrl-C only at the end."""
+    resource_tracker.ensure_running()  # its start would end the hold
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
@@ -234,7 +233,7 @@ def _stop(pool: ProcessPoolExecutor) -> None:
         threading.excepthook = lambda _: None
         for process in active_children():
             process.kill()
-        with _ctrl_c_ignored():
+        with _ctrl_c_held():
             pool.shutdown(wait=True)
         raise
 
