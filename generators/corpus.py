@@ -215,13 +215,22 @@ def _build_parts(
 
 @contextmanager
 def _ctrl_c_held() -> Iterator[None]:
-    """Take Ctrl-C only at the end."""
-    resource_tracker.ensure_running()  # its start would end the hold
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Take Ctrl-C only at the end; processes that are started meanwhile inherit that it is blocked."""
+    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
+        yield
+        return
+    taken: list[int] = []
+    # The mask alone would not do: another thread, a library's, may take the signal.
+    before = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, before)
+        if taken:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
