@@ -63,8 +63,18 @@ class Comparison:
 
 
 def compare_sets(a: Iterable[Record], b: Iterable[Record], metric: str) -> Comparison:
-    """Two result sets, paired by equal points (checkpoint hash and hardware name may differ)."""
-    return _compare(a, b, metric, frozenset({"checkpoint", "hardware"}))
+    """Two result sets, paired by equal points.
+
+    Checkpoint hash and hardware name may differ between the sets where each has one alone: with several, a
+    point would meet those of other machines and models.
+    """
+    a, b = list(a), list(b)
+    alone = [
+        name
+        for name in ("checkpoint", "hardware")
+        if all(len({getattr(r.point, name) for r in side}) <= 1 for side in (a, b))
+    ]
+    return _compare(a, b, metric, frozenset(alone))
 
 
 def compare_arms(records: Iterable[Record], a: str, b: str, metric: str) -> Comparison:
@@ -102,7 +112,8 @@ def _by_key(cells: Sequence[Cell], dropped: frozenset[str]) -> dict[str, list[Ce
     found: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         fields: dict[str, Any] = cell.point.model_dump(mode="json", exclude=set(dropped))
-        found[repr(sorted(fields.items()))].append(cell)
+        given = cell.record.input
+        found[repr((given and given.sha256_ids, sorted(fields.items())))].append(cell)
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from harness import schedlog
 from harness.errors import InputError
 from harness.points import make_point
-from harness.records import Outcome, Pool, Record, ServerInfo, write_record
+from harness.records import Outcome, Pool, Record, ServerInfo, points_dir, read_log, write_record
 
 _MARK = re.compile(rb"RK_DEC_(BEGIN|END)\b([^\r\n]*)")
 _WORD = re.compile(rb"(\w+)=(\S+)")
@@ -106,8 +106,11 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     seen: Counter[tuple[str, int | None]] = Counter()
     paths = []
     for piece in pieces:
-        # A tag that comes again is a repeat: it must not replace the one before.
+        # A tag that comes again is a repeat, as is another log: neither may replace the one before.
         record = _record(options, piece, seen[piece.tag, piece.batch], whole)
+        while record is not None and _holds_another(options.results, record, piece):
+            seen[piece.tag, piece.batch] += 1
+            record = _record(options, piece, seen[piece.tag, piece.batch], whole)
         if record is not None:
             seen[piece.tag, piece.batch] += 1
             paths.append(write_record(options.results, record, piece.body))
@@ -117,6 +120,12 @@ def import_log(options: argparse.Namespace) -> list[Path]:
             "the server ran with --decode-log-interval 1"
         )
     return paths
+
+
+def _holds_another(results: Path, record: Record, piece: Piece) -> bool:
+    """Whether the record's place is taken by other lines than the piece's."""
+    place = points_dir(results) / record.key
+    return place.exists() and read_log(place) != piece.body
 
 
 def _record(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from analysis.extras import check_extras
+from analysis.validity import judge
 from harness.errors import ConfigError, RecordError
 from harness.records import Record, iter_record_dirs, read_all
 
@@ -21,6 +22,10 @@ def results_dir(given: Path | None) -> Path:
     """
     for folder in [given] if given is not None else [DEFAULT, REFERENCE]:
         if next(iter_record_dirs(folder), None) is not None:
+            if folder == REFERENCE and given is None:
+                sys.stderr.write(
+                    f"no records in {DEFAULT.resolve()}: these are the reference records of the repository\n"
+                )
             return folder
     if given is not None:
         raise ConfigError(f"{given} holds no points: measure some, or name another folder with --results")
@@ -41,6 +46,7 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
     for record in found:
         try:
             check_extras(record)
+            _check_fields(record)
             records.append(record)
         except RecordError as damage:
             errors.append(damage)
@@ -50,3 +56,17 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
     if not records:
         raise ConfigError(f"not one of the {len(errors)} records in {folder} can be read")
     return records
+
+
+def _check_fields(record: Record) -> None:
+    """Whether the estimators can work on a record; its schema leaves some fields open.
+
+    Raises:
+        RecordError: a field holds something else than is ever written.
+    """
+    try:
+        judge(record)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{record.key} ({record.point.label}) holds values that cannot be: {error}; measure it again"
+        ) from error

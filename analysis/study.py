@@ -72,6 +72,28 @@ class Group:
         return max(set(sizes), key=lambda w: (sizes.count(w), w))
 
 
+_MACHINE = ("cpu", "cores", "gpus", "driver", "versions.sglang", "versions.torch")
+
+
+def unlike_machines(group: Group) -> str:
+    """In what the machines or versions of a group's records differ; empty where they are alike."""
+    parts = []
+    for name in _MACHINE:
+        found = {_fact(cell.record.environment, name) for cell in group.cells} - {""}
+        if len(found) > 1:
+            parts.append(f"{name.removeprefix('versions.')} {' / '.join(sorted(found))}")
+    return "; ".join(parts)
+
+
+def _fact(environment: object, name: str) -> str:
+    value = environment
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, list):  # the GPUs
+        value = ", ".join(str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in value)
+    return "" if value is None else str(value)
+
+
 def _matches(point: Point, wanted: dict[str, Any]) -> bool:
     for name, value in wanted.items():
         actual = getattr(point, name)
@@ -165,18 +187,32 @@ def pooled(cells: Sequence[Cell], pick: Pick) -> Pooled:
 
 
 def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Pooled:
-    """Mean of over / under, paired by prompt and repeat so that the content cancels."""
+    """Mean of over / under, paired by prompt, conditions and repeat so that the content cancels."""
     top, flag_top = counted(over, pick)
     low, flag_low = counted(under, pick)
-    pairs = {(c.point.seed, c.point.repeat): c for c in low}
-    ratios = [
-        pick(cell).ratio_to(pick(pairs[cell.point.seed, cell.point.repeat]))
-        for cell in top
-        if (cell.point.seed, cell.point.repeat) in pairs
-    ]
+    pairs = {_pair_key(cell): cell for cell in low}
+    ratios = [pick(cell).ratio_to(pick(pairs[key])) for cell in top if (key := _pair_key(cell)) in pairs]
     if not ratios:
         return Pooled(None, note=why_missing([*over, *under]) if over and under else "not measured here")
     return Pooled(mean_of(ratios), flag=flag_top or flag_low)
+
+
+_OF_THE_ARM = {
+    "arm", "depth", "window_tokens", "sink_tokens", "draft_backend", "prune_draft_prefill", "task_params",
+}  # fmt: skip
+
+
+def task_params(cell: Cell) -> dict[str, Any]:
+    """A task's parameters; an imported log's tag is none, it names the run."""
+    return {name: value for name, value in cell.point.task_params.items() if name != "tag"}
+
+
+def _pair_key(cell: Cell) -> str:
+    """What two runs share that differ in their arm alone, the prompt's own tokens included."""
+    given = cell.record.input
+    prompt = given.sha256_ids if given is not None else None
+    params = sorted(task_params(cell).items())
+    return f"{prompt} {params} {cell.point.model_dump_json(exclude=_OF_THE_ARM)}"
 
 
 def why_missing(cells: Sequence[Cell]) -> str:

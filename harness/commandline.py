@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from harness.errors import HarnessError
@@ -54,6 +55,7 @@ def guarded(command: Callable[[], int], failure: int = 2) -> int:
     Args:
         failure: the status after an expected error; `INTERRUPTED` stands for Ctrl-C.
     """
+    _open_closed_streams()
     try:
         status = command()
         sys.stdout.flush()
@@ -70,6 +72,13 @@ def guarded(command: Callable[[], int], failure: int = 2) -> int:
     except KeyboardInterrupt:
         _discard_output()
         return _say("interrupted", INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that was closed when it started; nothing writes to that."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def os_error_text(error: OSError) -> str:

@@ -1,5 +1,6 @@
 """Settings that every test shares, and what is left out where SGLang or torch is not installed."""
 
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import HealthCheck, settings
 # No test asserts a time: a busy machine must not fail one. Speed is what `make bench` measures.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# A shell's background job ignores Ctrl-C, and so would everything that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WITH_TORCH, WITH_SGLANG = (find_spec(name) is not None for name in ("torch", "sglang"))
 collect_ignore = [] if WITH_TORCH else ["engine", "gpu"]

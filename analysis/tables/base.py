@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.estimators import Estimate
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
-from analysis.study import Cell, Group, Pooled, Study
+from analysis.study import Cell, Group, Pooled, Study, task_params, unlike_machines
 from harness.points import ARMS, WINDOWED_ARMS
 
 if TYPE_CHECKING:
@@ -154,16 +154,19 @@ class Site:
     group: Group | None
 
     def cells(self, arm: str, **wanted: Any) -> list[Cell]:
-        """Cells of an arm at the operating conditions: B = 1, no probe, the group's usual precision, sampling
-        and draft backend, and for window arms the operating window, unless `wanted` says otherwise."""
+        """Cells of an arm at the operating conditions, unless `wanted` says otherwise.
+
+        These are: B = 1, no probe, the group's usual precision, sampling, memory and draft backend, for
+        window arms the operating window, and the task's usual parameters.
+        """
         if self.group is None:
             return []
         conditions = usual(self.group) | _usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
         if arm in WINDOWED_ARMS and "window_tokens" not in wanted:
             conditions["window_tokens"] = self.group.operating_window(batch=1)
-        # A key given as None here lifts a condition; a real None is asked for by a function.
         conditions |= wanted
-        return self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
+        found = self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
+        return [c for c in found if task_params(c) == usual_params(self.group, c.point.task)]
 
     def traced(self, arm: str) -> list[Cell]:
         """Cells of an arm whose records carry extras, at any setting."""
@@ -196,7 +199,8 @@ class _Any:
 
 
 ANY = _Any()
-_SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp")
+_SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp",
+          "kv_budget_mib", "shared_prefill")  # fmt: skip
 _CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
 _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 
@@ -204,6 +208,14 @@ _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 def usual(group: Group) -> dict[str, Any]:
     """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
     return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
+
+
+def usual_params(group: Group, task: str) -> dict[str, Any]:
+    """The parameters that most single, unprobed runs of a task have."""
+    cells = group.select(batch=1, probe=None, task=task) or group.select(task=task)
+    found = {repr(sorted(p.items())): p for p in (task_params(c) for c in cells)}
+    texts = Counter(repr(sorted(task_params(c).items())) for c in cells)
+    return found[texts.most_common(1)[0][0]] if texts else {}
 
 
 def _usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
@@ -284,6 +296,11 @@ def header(study: Study, *more: str) -> list[str]:
             f"{', '.join(sorted(set(others)))}: no model of the paper: the numbers say nothing of its models."
         )
     for group in study.groups:
+        if unlike := unlike_machines(group):
+            lines.append(
+                f"{group.model} on {group.hardware}: unlike machines or versions stand together here, and "
+                f"ratios across them mean nothing: {unlike}."
+            )
         if group.window_arm == "windowed":
             lines.append(
                 f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."

@@ -221,7 +221,10 @@ def _why(text: str, error: Exception) -> str:
     if value.count("[") != value.count("]") or value.count("{") != value.count("}"):
         return "its brackets do not match"
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"quote the value, as Hydra must receive it: {shell} ({reason})"
+    return (
+        f"quote the value, as Hydra must receive it: {shell} (in a shell, put all of that in double quotes; "
+        f"{reason})"
+    )
 
 
 def _text_keys() -> set[str]:

@@ -53,6 +53,22 @@ def test_addresses(url):
     check_url("https://node-3.example:30000/prefix")
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["server=url"], "add server.url="),
+        (["server.port=99999"], "from 1 to 65535"),
+        (["server.port=0"], "from 1 to 65535"),
+        (["server.mem_fraction_static=7"], "between 0 and 1"),
+        (["server.startup_timeout_s=nan"], "seconds above 0"),
+        (["server.stall_limit_s=-1"], "seconds above 0"),
+    ],
+)
+def test_a_server_that_cannot_be_started_or_watched_is_refused_when_planned(tmp_path, words, answer):
+    with pytest.raises(ConfigError, match=answer):
+        multirun.plan_of(["arm=dense", "context=512", "hardware=cpu", f"results={tmp_path}", *words])
+
+
 def test_a_plan_with_a_secret_in_it_is_never_made(tmp_path):
     words = ["arm=dense", "context=512", "hardware=cpu", f"results={tmp_path}"]
     with pytest.raises(ConfigError):

@@ -69,6 +69,12 @@ def test_a_name_longer_than_any_files_is_a_sentence(module, setting, tmp_path):
     assert "too long" in said or "300 characters" in said
 
 
+def test_closed_streams_end_in_no_traceback():
+    command = f"{sys.executable} -m harness.plan experiment=smoke hardware=cpu >&-"
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_is_caught():
     assert guarded(lambda: signal.raise_signal(signal.SIGINT) or 0) == 130
 
