@@ -79,7 +79,7 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
     checks = (
         _prompt(record), _cache(record), _steps(record, statistics), _batch(record, statistics),
         _retraction(record), _early_stop(record), _histograms(record), _dead_draft(record),
-        _above_depth(record), _loops(record), _penalty(record), _agreement(record), _clocks(record),
+        _impossible_lengths(record), _loops(record), _penalty(record), _agreement(record), _clocks(record),
         _log(record),
     )  # fmt: skip
     return Verdict(tuple(reason for check in checks for reason in check))
@@ -184,9 +184,18 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
         )
 
 
-def _above_depth(record: Record) -> Iterator[Reason]:
-    longest = max((a for a in record.decode_steps.accept_length if a is not None), default=0.0)
+def _impossible_lengths(record: Record) -> Iterator[Reason]:
+    logged = record.decode_steps.accept_length
+    lengths = [a for a in logged if a is not None]
+    if logged and not lengths and record.point.arm in SPECULATIVE_ARMS:
+        yield Reason(
+            "no_speculation", "no line of the log has an accept length: the server did not speculate"
+        )
+    longest, shortest = max(lengths, default=1.0), min(lengths, default=1.0)
     # The log rounds to two decimals.
+    if shortest < 0.99:
+        text = f"a step's accept length is {shortest:g}, at least 1 token is emitted: the log is damaged"
+        yield Reason("length_below_one", text)
     if longest > record.point.depth + 0.01:
         text = (
             f"a step accepted {longest:g} tokens, at most d = {record.point.depth} can be: another depth ran"

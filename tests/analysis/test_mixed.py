@@ -14,6 +14,7 @@ from analysis.load import load
 from analysis.study import Cell, Study, pooled_ratio, step_ms
 from analysis.tables import build, frame
 from analysis.tables.render import render
+from analysis.validity import judge
 from harness.records import InputInfo, Record, read_all, write_record
 
 LINE = (
@@ -107,3 +108,12 @@ def test_unlike_machines_are_named_above_every_table() -> None:
     text = render(build("table_2", Study([make_record("native"), other])), "csv")
     assert "ratios across them mean nothing: cpu another / test cpu; sglang 0.4.0 / 0.5.23." in text
     assert "unlike machines" not in render(build("table_2", Study(study())), "csv")
+
+
+def test_lengths_that_no_speculating_server_logs_are_invalid() -> None:
+    silent, low = make_record("native"), make_record("native")
+    silent.decode_steps.accept_length = [None] * len(silent.decode_steps)
+    low.decode_steps.accept_length = [0.5] * len(low.decode_steps)
+    assert "no_speculation" in {reason.code for reason in judge(silent).reasons}
+    assert "length_below_one" in {reason.code for reason in judge(low).reasons}
+    assert judge(make_record("dense")).valid
