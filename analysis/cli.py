@@ -44,6 +44,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _bandwidth(text: str) -> float:
+    value = _positive(text)
+    if not 1e-3 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} GB/s is no memory's: a B200's is 8000")
+    return value
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
@@ -73,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     table = with_results(add("table", _table, "print one table beside the paper's values"))
     table.add_argument("name", help=f"1 to 13, {', '.join(_TABLES[:-1])} or {_TABLES[-1]}")
     table.add_argument("--format", choices=FORMATS, default="terminal")
-    table.add_argument("--bandwidth", type=_positive, help="GB/s of memory, for the bandwidth table")
+    table.add_argument("--bandwidth", type=_bandwidth, help="GB/s of memory, for the bandwidth table")
 
     tables = with_results(add("tables", _tables, "write every table in every format"))
     tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")

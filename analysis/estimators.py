@@ -152,7 +152,8 @@ def _blocks(n: int) -> npt.NDArray[np.int64] | None:
 def _with_interval(value: float, draws: Floats, n: int) -> Estimate:
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), n)
+    # Blocks reach the first and last steps less often: with few, uneven steps the value may lie outside.
+    return Estimate(value, min(value, float(low)), max(value, float(high)), n)
 
 
 # -- acceptance length from replies ----------------------------------------------------------------------
