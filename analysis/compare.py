@@ -15,13 +15,22 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.estimators import Estimate
-from analysis.study import Cell, Pick, accept_length, counted, step_ms, t_quantile, tpot_ms
+from analysis.study import (
+    ARM_FIELDS,
+    Cell,
+    Pick,
+    accept_length,
+    counted,
+    prompt_hash,
+    step_ms,
+    t_quantile,
+    tpot_ms,
+)
 from harness.points import Point
 from harness.records import Record
 
 Metric = Literal["step_ms", "tpot_ms", "accept_length"]
 PICKS: dict[str, Pick] = {"step_ms": step_ms, "tpot_ms": tpot_ms, "accept_length": accept_length}
-_ARM_FIELDS = {"arm", "depth", "window_tokens", "sink_tokens", "draft_backend", "prune_draft_prefill"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +89,9 @@ def compare_sets(a: Iterable[Record], b: Iterable[Record], metric: str) -> Compa
 def compare_arms(records: Iterable[Record], a: str, b: str, metric: str) -> Comparison:
     """Two arms of one result set; depths pair with equal depths unless one arm is dense."""
     records = list(records)
-    dropped = _ARM_FIELDS if "dense" in (a, b) else _ARM_FIELDS - {"depth"}
+    dropped = ARM_FIELDS if "dense" in (a, b) else ARM_FIELDS - {"depth"}
     first = [r for r in records if r.point.arm == a]
-    return _compare(first, [r for r in records if r.point.arm == b], metric, frozenset(dropped))
+    return _compare(first, [r for r in records if r.point.arm == b], metric, dropped)
 
 
 def _compare(a: Iterable[Record], b: Iterable[Record], metric: str, dropped: frozenset[str]) -> Comparison:
@@ -112,8 +121,7 @@ def _by_key(cells: Sequence[Cell], dropped: frozenset[str]) -> dict[str, list[Ce
     found: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         fields: dict[str, Any] = cell.point.model_dump(mode="json", exclude=set(dropped))
-        given = cell.record.input
-        found[repr((given and given.sha256_ids, sorted(fields.items())))].append(cell)
+        found[repr((prompt_hash(cell), sorted(fields.items())))].append(cell)
     return found
 
 

@@ -197,9 +197,15 @@ def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Poo
     return Pooled(mean_of(ratios), flag=flag_top or flag_low)
 
 
-_OF_THE_ARM = {
-    "arm", "depth", "window_tokens", "sink_tokens", "draft_backend", "prune_draft_prefill", "task_params",
-}  # fmt: skip
+ARM_FIELDS = frozenset(
+    {"arm", "depth", "window_tokens", "sink_tokens", "draft_backend", "prune_draft_prefill"}
+)
+"""Fields of a point that belong to its arm: two arms of one cell differ in nothing else."""
+
+
+def prompt_hash(cell: Cell) -> str | None:
+    """SHA-256 of the prompt's token ids; None where the record has no prompt (an imported log)."""
+    return cell.record.input.sha256_ids if cell.record.input is not None else None
 
 
 def task_params(cell: Cell) -> dict[str, Any]:
@@ -209,10 +215,9 @@ def task_params(cell: Cell) -> dict[str, Any]:
 
 def _pair_key(cell: Cell) -> str:
     """What two runs share that differ in their arm alone, the prompt's own tokens included."""
-    given = cell.record.input
-    prompt = given.sha256_ids if given is not None else None
     params = sorted(task_params(cell).items())
-    return f"{prompt} {params} {cell.point.model_dump_json(exclude=_OF_THE_ARM)}"
+    rest = cell.point.model_dump_json(exclude={*ARM_FIELDS, "task_params"})
+    return f"{prompt_hash(cell)} {params} {rest}"
 
 
 def why_missing(cells: Sequence[Cell]) -> str:

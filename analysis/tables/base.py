@@ -166,7 +166,8 @@ class Site:
             conditions["window_tokens"] = self.group.operating_window(batch=1)
         conditions |= wanted
         found = self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
-        return [c for c in found if task_params(c) == usual_params(self.group, c.point.task)]
+        params = {task: usual_params(self.group, task) for task in {c.point.task for c in found}}
+        return [c for c in found if task_params(c) == params[c.point.task]]
 
     def traced(self, arm: str) -> list[Cell]:
         """Cells of an arm whose records carry extras, at any setting."""

@@ -148,8 +148,7 @@ def _not_finite(directory: Path, config: Mapping[str, Any], weights: Weights) ->
         return ()
     head = mtp_tensors(weights.tensors, layers)
     files = [directory / file.name for file in weights.files]
-    found = without_numbers(files, head) + without_numbers(files, sorted(weights.tensors - set(head)))
-    return tuple(found)
+    return tuple(without_numbers(files, head, sorted(weights.tensors - set(head))))
 
 
 def _stamp(directory: Path) -> str:

@@ -26,14 +26,16 @@ _EXPONENTS: Mapping[str, tuple[str, int]] = {
 }
 
 
-def without_numbers(files: Iterable[Path], names: Sequence[str]) -> list[str]:
-    """Those of the named tensors whose sample holds no finite number, sorted; 64 of them are looked at.
+def without_numbers(files: Iterable[Path], *groups: Sequence[str]) -> list[str]:
+    """Those of the named tensors whose sample holds no finite number, sorted; 64 of each group are looked at.
 
     Raises:
         ConfigError: a file cannot be read.
     """
-    step = -(-len(names) // _MOST_TENSORS) or 1
-    wanted = set(sorted(names)[::step])
+    wanted: set[str] = set()
+    for names in groups:
+        step = -(-len(names) // _MOST_TENSORS) or 1
+        wanted |= set(sorted(names)[::step])
     found: list[str] = []
     for path in files:
         if path.suffix == ".safetensors":

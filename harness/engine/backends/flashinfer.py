@@ -10,7 +10,6 @@ holds a step's own tokens beside the window, so its lanes end with their slots.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -92,17 +91,9 @@ class WindowedExtend(upstream.FlashInferAttnBackend):
             )
 
     def _plan_last(self, forward_batch: Any, ends: Any, ends_cpu: list[int]) -> tuple[Any, Any]:
-        """Plan each chunk's last token alone, over the sink and the window.
-
-        Causal attention within a chunk longer than the window shows its last token more keys than W. That
-        token's output starts the first draft, which must not depend on how the prompt was cut. The other
-        tokens' outputs are never used.
-        """
-        lanes, window = forward_batch.batch_size, self.state.geometry.window_tokens
-        single = copy.copy(forward_batch)
-        single.extend_seq_lens = torch.ones_like(forward_batch.extend_seq_lens)
-        single.extend_seq_lens_cpu = [1] * lanes
-        view = self.last_views.extend(single, single.extend_seq_lens, ends - 1, ends - window)
+        """Plan each chunk's last token alone (`CompactViews.last_tokens`)."""
+        window = self.state.geometry.window_tokens
+        single, view = self.last_views.last_tokens(forward_batch, ends)
         before_cpu, recent_cpu = [end - 1 for end in ends_cpu], [end - window for end in ends_cpu]
         self._set_host_lengths(view, before_cpu, recent_cpu, single.extend_seq_lens_cpu)
         self.last.init_forward_metadata(view)

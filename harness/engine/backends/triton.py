@@ -58,18 +58,8 @@ class WindowedExtend(upstream.TritonAttnBackend):
         super().init_forward_metadata(self.views.extend(forward_batch, counts, prefix, recent_from))
 
     def _plan_last(self, forward_batch: Any, ends: Any, counts: Any) -> tuple[Any, Any, Any]:
-        """Plan each chunk's last token alone, over the sink and the window.
-
-        Causal attention within a chunk longer than the window shows its last token more keys than W. That
-        token's output starts the first draft, which must not depend on how the prompt was cut. The other
-        tokens' outputs are never used.
-        """
-        lanes = forward_batch.batch_size
-        single = copy.copy(forward_batch)
-        single.extend_seq_lens = torch.ones_like(counts)
-        single.extend_seq_lens_cpu = [1] * lanes
-        window = self.state.geometry.window_tokens
-        view = self.last_views.extend(single, single.extend_seq_lens, ends - 1, ends - window)
+        """Plan each chunk's last token alone (`CompactViews.last_tokens`)."""
+        single, view = self.last_views.last_tokens(forward_batch, ends)
         translator, self.kv_index_translator = self.kv_index_translator, self.last_views.translator
         # `kv_indptr` and `qo_indptr` are buffers of the backend: the next plan overwrites them.
         super().init_forward_metadata(view)

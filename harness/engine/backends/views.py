@@ -77,6 +77,22 @@ class CompactViews:
         view.seq_lens_cpu = view.seq_lens_sum = None
         return view
 
+    def last_tokens(self, forward_batch: Any, ends: Tensor) -> tuple[Any, Any]:
+        """The batch of each chunk's last token alone, and its view over the sink and the window.
+
+        Causal attention within a chunk longer than the window shows its last token more keys than W. That
+        token's output starts the first draft, which must not depend on how the prompt was cut. The other
+        tokens' outputs are never used.
+
+        Args:
+            ends: [requests] int64, tokens committed once the chunk has run.
+        """
+        single = copy.copy(forward_batch)
+        single.extend_seq_lens = torch.ones_like(forward_batch.extend_seq_lens)
+        single.extend_seq_lens_cpu = [1] * forward_batch.batch_size
+        recent_from = ends - self.state.geometry.window_tokens
+        return single, self.extend(single, single.extend_seq_lens, ends - 1, recent_from)
+
     def _fill(self, rows: Tensor, committed: Tensor, recent_from: Tensor, tail_tokens: int) -> Tensor:
         lanes = committed.shape[0]
         fill_compact_table(
