@@ -95,6 +95,10 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     try:
         with server:
             server.info.architecture = architecture_at(boot.spec.model_path)
+            if server.info.versions:  # of what was measured, not of what measured it
+                environment |= {
+                    "versions": server.info.versions, "harness_versions": environment["versions"]
+                }  # fmt: skip
             context.view.boot_ready(server.info)
             broken = False
             while not broken and len(records) < len(boot.points):

@@ -22,6 +22,7 @@ from harness.commandline import guarded
 from harness.compose import load
 from harness.errors import HarnessError
 from harness.host import gpu
+from harness.host.commands import output_of
 from harness.host.detect import profile_for
 from harness.host.environment import container_kind, memory_limit_mib
 from harness.models.checkpoint import Checkpoint, open_checkpoint, preflight
@@ -146,7 +147,11 @@ def check_containers() -> list[Finding]:
     found = [name for name in ("docker", "podman", "enroot", "srun") if shutil.which(name)]
     inside = container_kind()
     text = f"found {', '.join(found)}" if found else "none found: server=local works without"
-    return [Finding("containers", "ok", text + (f"; this runs inside {inside}" if inside else ""))]
+    text += f"; this runs inside {inside}" if inside else ""
+    if "docker" in found and output_of(["docker", "version", "--format", "{{.Server.Version}}"], 20) is None:
+        advice = "only server=docker needs it: start the daemon, or let this user reach it (group docker)"
+        return [Finding("containers", "warn", f"{text}; the Docker daemon does not answer", advice)]
+    return [Finding("containers", "ok", text)]
 
 
 def check_sglang() -> list[Finding]:

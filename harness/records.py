@@ -156,6 +156,10 @@ class ServerInfo(_Part):
         default_factory=dict, description="of the checkpoint's config: layers that keep KV, heads, their size"
     )
     startup_s: float | None = None
+    versions: dict[str, str] = Field(
+        default_factory=dict, description="packages that served, where not the harness's own interpreter did"
+    )
+    image: dict[str, str] = Field(default_factory=dict, description="container image: name, id")
 
 
 class Record(_Part):

@@ -15,6 +15,7 @@ from harness.records import Outcome, Pool, ServerInfo
 from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
 from harness.server.lifecycle import Listener, Server
+from harness.server.provenance import only_sglang
 from harness.server.spec import ServerSpec
 
 _NEXTN = ("EAGLE", "NEXTN")
@@ -62,6 +63,7 @@ class RunningServer:
             max_running_requests=_capacity(reported, states, "max_running_requests"),
             context_length=reported.get("context_length"),
             startup_s=0.0,
+            versions=only_sglang(reported.get("version")),
             pools=[Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in log.pools],
             engine_report=log.plugin.settings if log.plugin is not None else {},
         )

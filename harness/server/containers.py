@@ -65,34 +65,51 @@ class Container:
         more = [str(path) for path in paths if path is not None and str(path) not in self.mounts]
         return replace(self, mounts=(*self.mounts, *more))
 
-    def wrap(self, command: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
+    def wrap(
+        self, command: Sequence[str], environment: Mapping[str, str], name: str, home: Path | None = None
+    ) -> list[str]:
         """The command that runs `command` inside the container.
 
         Args:
             environment: variables to set inside; their values travel through the runtime's own
-                environment (see `passed_on`), so that they need no quoting.
+                environment, so that they need no quoting.
             name: name of the container, letters, digits, `.`, `_` and `-`.
+            home: a directory of the host that becomes the home directory inside, for Docker, whose images
+                seldom know the user that runs them; None leaves what the image says.
         """
         for variable in environment:
             if not _VARIABLE.fullmatch(variable):
                 raise ConfigError(f"{variable!r} is no name of an environment variable")
         inner = [self.python, *command[1:]]
         if self.kind == "docker":
-            return self._docker(inner, environment, name)
+            return self._docker(inner, environment, name, home)
         return self._enroot(inner, environment, name)
 
     def cleanup(self, name: str) -> list[str]:
         """A command that ends the container when its client died; empty where none is needed."""
         return ["docker", "rm", "--force", name] if self.kind == "docker" else []
 
-    def _docker(self, inner: Sequence[str], environment: Mapping[str, str], name: str) -> list[str]:
+    def inside(self, name: str) -> list[str]:
+        """Words before a Python command line that run it in the running container; empty where none can."""
+        return ["docker", "exec", name, self.python] if self.kind == "docker" else []
+
+    def image_id(self, name: str) -> list[str]:
+        """A command that prints the running image's digest; empty where there is none."""
+        return ["docker", "inspect", "--format", "{{.Image}}", name] if self.kind == "docker" else []
+
+    def _docker(
+        self, inner: Sequence[str], environment: Mapping[str, str], name: str, home: Path | None
+    ) -> list[str]:
         words = ["docker", "run", "--rm", "--init", "--name", name, "--network", "host", "--ipc", "host"]
         if self.gpus:
             words += ["--gpus", "all"]
         words += ["--user", f"{os.getuid()}:{os.getgid()}"]
-        for mount in self.mounts:
+        for mount in self.with_mounts(home).mounts:
             source, target = split_mount(mount)
             words += ["--mount", f"type=bind,source={source},target={target}"]
+        if home is not None:
+            # Without these, compilers' caches have no place and libraries that ask for a user's name fail.
+            words += ["--env", f"HOME={home}", "--env", "USER=windowed-mtp"]
         for variable in sorted(environment):
             words += ["--env", variable]  # without a value: docker takes it from its own environment
         return [*words, *self.arguments, "--entrypoint", inner[0], self.image, *inner[1:]]
@@ -106,6 +123,23 @@ class Container:
             # pyxis lets the image's value win for variables that are not named here.
             words.append(f"--container-env={','.join(sorted(environment))}")
         return [*words, *self.arguments, *inner]
+
+
+def cache_home() -> Path:
+    """The home directory of containers: it outlives them, so that kernels are compiled only once.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = Path(base).expanduser().resolve() / "windowed-mtp" / "container"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"no home directory for containers can be made at {home}: {error.strerror}; set XDG_CACHE_HOME"
+        ) from error
+    return home
 
 
 def split_mount(mount: str) -> tuple[str, str]:

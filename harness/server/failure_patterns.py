@@ -15,7 +15,8 @@ PREFIX = re.compile(
 MESSENGER = re.compile(
     r"Received sigquit from a child|SIGQUIT received|Triggering SIGQUIT"
     r"|It usually means (?:the|one) child failed|scheduler died during initialization"
-    r"|Subprocess \S+ \(pid=\d+\) crashed|Initialization failed\. Please see the error messages above"
+    r"|Subprocess \S+ \(pid=\d+\) crashed|^srun: error: \S+: tasks? \S+: "
+    r"|Initialization failed\. Please see the error messages above"
 )
 """Lines that only pass on that some other process failed."""
 
@@ -109,6 +110,55 @@ _PLAIN: tuple[tuple[re.Pattern[str], Cause], ...] = tuple(
             "sglang_missing", Outcome.SERVER_DIED,
             "SGLang is not installed for the Python that starts the server: `pip install sglang==0.5.23` "
             "there (in a clone: make setup), or use server=docker or server=url.",
+        ),
+        (
+            r"Cannot connect to the Docker daemon|failed to connect to the docker API"
+            r"|permission denied while trying to connect to the Docker daemon",
+            "container_runtime_unreachable", Outcome.SERVER_DIED,
+            "Start the Docker daemon or let this user reach it (group docker, DOCKER_HOST), or "
+            "use server=local.",
+        ),
+        (
+            r"^cannot start (?:docker|srun): ",
+            "container_runtime_missing", Outcome.SERVER_DIED,
+            "Install it on this node, or use server=local.",
+        ),
+        (
+            r"could not select device driver|nvidia-container-cli: |unresolvable CDI devices",
+            "container_without_gpu", Outcome.SERVER_DIED,
+            "The container runtime cannot pass on GPUs: install the NVIDIA container toolkit and register it "
+            "(nvidia-ctk runtime configure), or use server=local.",
+        ),
+        (
+            r"Unable to find image|pull access denied|No such image|failed to import docker image"
+            r"|pyxis: couldn't start container|manifest (?:for \S+ )?(?:not found|unknown)",
+            "no_container_image", Outcome.SERVER_DIED,
+            "Build or pull the image under the name in server.image first; it needs SGLang 0.5.23 and this "
+            "package.",
+        ),
+        (
+            r"srun: unrecognized option '--container|srun: (?:error: )?.*unrecognized option.*container",
+            "no_pyxis", Outcome.SERVER_DIED,
+            "This SLURM has no pyxis plugin, which server=enroot needs: ask its administrator, or use "
+            "server=local.",
+        ),
+        (
+            r"^srun: fatal: |^srun: error: (?:Unable to|Invalid|\w+: failed)",
+            "slurm_refused", Outcome.SERVER_DIED,
+            "server=enroot runs as a SLURM step: start the harness in an allocation (salloc, sbatch or "
+            "hydra/launcher=slurm) and look at `sinfo`.",
+        ),
+        (
+            r"executable file not found in \$PATH|\[FATAL tini \(\d+\)\] exec \S+ failed",
+            "no_python_in_image", Outcome.SERVER_DIED,
+            "The image has no such Python: name the one that has SGLang by server.python=...",
+        ),
+        (
+            r"^docker: (?:Error response from daemon|invalid reference format)|^unknown flag: "
+            r"|^unknown shorthand flag: |OCI runtime (?:create|exec) failed",
+            "container_refused", Outcome.SERVER_DIED,
+            "The container runtime refused the command: check server.image, server.mounts and "
+            "server.container_arguments.",
         ),
         (
             r"Port is already in use|[Aa]ddress already in use|EADDRINUSE",

@@ -30,6 +30,7 @@ _CAUSE_CHARACTERS = 500
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
+_FRAME = re.compile(r'  File "|    (?!\s*[|+])')
 _FAILED_PROCESS = re.compile(r"hit an exception: ?Traceback")
 # Tracebacks that a server writes and survives.
 _HARMLESS_BEFORE = re.compile(r"ASGI application|[Ii]gnor(e|ing)|will be retried|[Ff]all(ing)? back")
@@ -126,8 +127,12 @@ def _by_exit_status(exit_code: int | None) -> Failure:
 
 def _first_known(lines: Sequence[str], phase: Phase, harmless: Set[int]) -> tuple[int, Cause] | None:
     """Index of the first line outside `harmless` that names a known cause, and the cause."""
-    pool_made = False
+    pool_made = in_frames = False
     for index, line in enumerate(lines):
+        # Source text between a traceback's head and its exception names errors that did not happen.
+        in_frames = _TRACEBACK in line or (in_frames and (line[:1].isspace() or bool(PREFIX.match(line))))
+        if in_frames and _FRAME.match(line):
+            continue
         pool_made = pool_made or "KV Cache is allocated" in line
         if index in harmless or "server_args=ServerArgs(" in line:  # the latter lists every option by name
             continue

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from harness import schedlog
 from harness.errors import ServerError
 from harness.host.detect import is_called
@@ -21,7 +23,9 @@ from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
 from harness.server.arguments import without_secrets
 from harness.server.client import Client
+from harness.server.containers import cache_home
 from harness.server.failure_patterns import ENDING
+from harness.server.provenance import image_of, served_versions
 from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
 
@@ -84,6 +88,10 @@ class Server:
             self._stop_after_error()
 
     @property
+    def _container_name(self) -> str:
+        return f"wmtp-{self.boot_id}"
+
+    @property
     def client(self) -> Client:
         """HTTP client of the started server."""
         if self._client is None:
@@ -109,13 +117,13 @@ class Server:
         command = self.spec.command(port)
         if self.spec.profiler == "nsys" and self.probe_directory is not None:
             command = [*profilers.nsys_words(self.probe_directory), *command]
-        variables = {**self.spec.environment(self.probe_directory), BOOT_MARK: self.boot_id}
+        own = self.spec.environment(self.probe_directory)
+        variables = {**own, **processes.KEEP_MARKS, BOOT_MARK: self.boot_id}
         cleanup: list[str] = []
         if self.spec.container is not None:
-            name = f"wmtp-{self.boot_id}"
             container = self.spec.container.with_mounts(self.probe_directory)
-            command = container.wrap(command, variables, name)
-            cleanup = container.cleanup(name)
+            command = container.wrap(command, variables, self._container_name, cache_home())
+            cleanup = container.cleanup(self._container_name)
         environment = {**os.environ, **variables}
         self.info = ServerInfo(
             boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
@@ -208,13 +216,18 @@ class Server:
 
     def has_stopped_process(self) -> bool:
         """Whether a process of this server is in the stopped state (SIGSTOP, a debugger)."""
-        return self._guard is not None and processes.any_stopped(self._guard.pid)
+        return processes.any_stopped(self._processes())
 
     def dump_stacks(self) -> Path | None:
         """Write what each process of this server is doing beside its log; None where that can't be seen."""
+        return dump_stacks(self._processes(), self.log_path.with_suffix(".stacks.txt"))
+
+    def _processes(self) -> list[psutil.Process]:
         if self._guard is None:
-            return None
-        return dump_stacks(self._guard.pid, self.log_path.with_suffix(".stacks.txt"))
+            return []
+        # Those in a container are children of its runtime, not of the guard.
+        inside = processes.find_orphans(BOOT_MARK, [self.boot_id]) if self.spec.container is not None else []
+        return list(dict.fromkeys([*processes.snapshot(self._guard.pid), *inside]))
 
     def raise_if_dead(self, phase: str) -> None:
         """Raise the typed first cause when the server process has ended, or lost a part and is ending."""
@@ -250,6 +263,8 @@ class Server:
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
         self.info.arguments = without_secrets(reported)
+        self.info.versions = served_versions(self.spec, self._container_name, reported.get("version"))
+        self.info.image = image_of(self.spec, self._container_name)
         parsed = schedlog.parse(self.log_since(self._log_start))
         capacity = parsed.capacity
         if capacity is not None:

@@ -25,6 +25,8 @@ from harness.errors import ServerError
 from harness.records import Outcome
 
 _GUARD = Path(__file__).with_name("guard.py")
+# Process titles must not be written over the environment, where a boot's mark is looked for.
+KEEP_MARKS = {"SPT_NOENV": "1"}
 _POLL_S = 0.05
 _KILL_WAIT_S = 15.0
 # Below Linux's ephemeral range (32768 and up), where any outgoing connection may take a port between the
@@ -75,8 +77,7 @@ def spawn_guarded(
     guard = [sys.executable, "-I", str(_GUARD), "--parent", str(os.getpid()), "--alive-fd", str(alive_read)]
     for word in cleanup:
         guard.append(f"--cleanup={word}")
-    # Process titles must not be written over the environment, where the boot's mark is looked for.
-    variables = {**environment, "SPT_NOENV": "1"}
+    variables = {**environment, **KEEP_MARKS}
     try:
         with log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -146,10 +147,10 @@ def snapshot(pid: int) -> list[psutil.Process]:
         return []
 
 
-def any_stopped(pid: int) -> bool:
-    """Whether a descendant of `pid` is stopped by a signal or a debugger."""
+def any_stopped(processes: Iterable[psutil.Process]) -> bool:
+    """Whether one of them is stopped by a signal or a debugger."""
     stopped = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
-    for process in snapshot(pid):
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.status() in stopped:
                 return True

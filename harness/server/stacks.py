@@ -5,23 +5,22 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-from harness.server.processes import snapshot
-
 _TIMEOUT_S = 20.0
 
 
-def dump_stacks(pid: int, path: Path) -> Path | None:
-    """Write the stacks of all Python processes below `pid` with py-spy.
+def dump_stacks(processes: Iterable[psutil.Process], path: Path) -> Path | None:
+    """Write the stacks of those processes that are Python's with py-spy.
 
     Nothing is paused (`--nonblocking`), so a process that is stopped already can be read as well. Never
     raises: a stall is recorded with or without its stacks.
 
     Args:
-        pid: root of the server's process tree.
+        processes: the server's.
         path: the file to write.
 
     Returns:
@@ -31,7 +30,7 @@ def dump_stacks(pid: int, path: Path) -> Path | None:
     if program is None:
         return None
     parts = []
-    for process in snapshot(pid):
+    for process in processes:
         try:
             name = f"{process.pid} {process.name()} ({process.status()})"
             made = subprocess.run(

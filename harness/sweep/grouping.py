@@ -13,6 +13,7 @@ import orjson
 
 from harness.compose import Cell
 from harness.config import RunConfig, ServerConfig
+from harness.engine.cpu.environment import KERNELS_PATH
 from harness.engine.probes.settings import NATIVE_ONLY
 from harness.errors import ConfigError
 from harness.models.checkpoint import preflight
@@ -240,13 +241,16 @@ def _container(cell: Cell) -> Container | None:
         mounts.append(str(cell.checkpoint.serving_path(cell.config.model.yarn_factor)))
         if cell.config.model.yarn_factor:
             mounts.append(str(cell.checkpoint.path))  # the copy's links lead there
+    on_cpu = cell.config.hardware.device == "cpu"
+    if on_cpu:
+        mounts.append(str(KERNELS_PATH))
     return Container(
         kind="docker" if server.kind == "docker" else "enroot",
         image=server.image or "",
         python=server.python or "python3",
         mounts=tuple(dict.fromkeys(mounts)),
         arguments=tuple(server.container_arguments),
-        gpus=cell.config.hardware.device != "cpu",
+        gpus=not on_cpu,
     )
 
 

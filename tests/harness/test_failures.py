@@ -43,6 +43,42 @@ CASES = [
         "(ModuleNotFoundError: No module named 'sglang')",
         "start", "sglang_missing", Outcome.SERVER_DIED,
     ),
+    (
+        "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+        "running?",
+        "start", "container_runtime_unreachable", Outcome.SERVER_DIED,
+    ),
+    (
+        "cannot start docker: No such file or directory",
+        "start", "container_runtime_missing", Outcome.SERVER_DIED,
+    ),
+    (
+        'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]',
+        "start", "container_without_gpu", Outcome.SERVER_DIED,
+    ),
+    (
+        "Unable to find image 'nowhere:1' locally\ndocker: Error response from daemon: pull access denied",
+        "start", "no_container_image", Outcome.SERVER_DIED,
+    ),
+    (
+        "srun: unrecognized option '--container-image=x'\nTry \"srun --help\" for more information",
+        "start", "no_pyxis", Outcome.SERVER_DIED,
+    ),
+    (
+        "srun: error: _establish_config_source: failed to fetch config\n"
+        "srun: fatal: Could not establish a configuration source",
+        "start", "slurm_refused", Outcome.SERVER_DIED,
+    ),
+    (
+        "[FATAL tini (7)] exec python3 failed: No such file or directory",
+        "start", "no_python_in_image", Outcome.SERVER_DIED,
+    ),
+    (
+        'docker: Error response from daemon: invalid mount config for type "bind": bind source path does '
+        "not exist: /models",
+        "start", "container_refused", Outcome.SERVER_DIED,
+    ),
+    ("unknown flag: --foo", "start", "container_refused", Outcome.SERVER_DIED),
     ("Port is already in use. dist_init_port=20000", "start", "port_in_use", Outcome.PORT_IN_USE),
     (
         "ERROR: [Errno 98] error while attempting to bind on ('127.0.0.1', 1): address already in use",
@@ -236,3 +272,28 @@ def test_long_and_torn_logs_do_not_break_it():
         == "exit_status"
     )
     assert len(classify("ValueError: " + "x" * 10_000 + "\n", 1, "run").cause) < 600
+
+
+@pytest.mark.parametrize(
+    "quoted", ["raise FileNotFoundError(errno.ENOENT,", 'raise ValueError("CUDA out of memory")']
+)
+def test_source_text_in_a_traceback_is_no_cause(quoted):
+    log = traceback("KeyError: 3").replace("work()", f"{quoted}\n    ^^^^^")
+    found = classify(log, 1, "start")
+    assert found.name == "exception"
+    assert "KeyError: 3" in found.cause
+
+
+def test_a_cause_in_an_exception_group_is_found():
+    log = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "a.py", line 3, in run\n  | ExceptionGroup: two (1 sub-exception)\n'
+        "    | Traceback (most recent call last):\n"
+        "    | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+    )
+    assert classify(log, 1, "run").name == "cuda_oom"
+
+
+def test_a_failed_step_is_a_messenger():
+    log = "srun: error: node1: task 0: Exited with exit code 1\n" + traceback("KeyError: 3")
+    assert "KeyError: 3" in classify(log, 1, "start").cause

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
+import pydantic
 import pytest
 
 from harness.errors import ConfigError
 from harness.server.attach import differences
-from harness.server.containers import Container
+from harness.server.containers import Container, cache_home
+from harness.server.provenance import served_versions
 from harness.sweep import multirun
 
 HOSTILE = [
@@ -46,6 +49,34 @@ def test_docker_passes_gpus_environment_and_mounts():
     assert words[words.index("--mount") + 1] == "type=bind,source=/models,target=/m"
     assert words[words.index("image:1") :] == ["image:1", "-m", "s"]
     assert Container("docker", "i").cleanup("n") == ["docker", "rm", "--force", "n"]
+
+
+def test_a_user_that_the_image_does_not_know_has_a_home(tmp_path):
+    words = Container("docker", "image:1").wrap(["py", "-m", "s"], {}, "n", tmp_path)
+    assert f"HOME={tmp_path}" in words
+    assert f"type=bind,source={tmp_path},target={tmp_path}" in words
+    assert any(word.startswith("USER=") for word in words)
+    assert not any("HOME=" in word for word in Container("enroot", "i").wrap(["py"], {}, "n", tmp_path))
+
+
+def test_the_home_of_containers_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a b"))
+    assert cache_home() == cache_home() == tmp_path / "a b" / "windowed-mtp" / "container"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):
+        cache_home()
+
+
+def test_the_versions_are_those_of_the_interpreter_that_serves(tmp_path):
+    made = spec(tmp_path)
+    assert served_versions(made, "n", "0.5.23") == {}, "the harness's own is described by the environment"
+    other = replace(made, python=str(tmp_path / "missing"))
+    assert served_versions(other, "n", "0.5.22") == {"sglang": "0.5.22"}
+    link = tmp_path / "python"
+    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    link.chmod(0o755)
+    assert served_versions(replace(made, python=str(link)), "n", None)["pydantic"] == pydantic.VERSION
 
 
 @pytest.mark.parametrize("mount", ["relative", "/a,b", "/a:/b:/c", "/a\nb", ""])
