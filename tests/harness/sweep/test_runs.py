@@ -94,6 +94,16 @@ def test_a_probe_that_left_nothing_is_no_measurement(sweep):
     assert list((sweep.results / "logs" / "probes").iterdir())
 
 
+def test_a_server_that_runs_with_other_arguments_is_no_measurement(sweep):
+    sweep.server = {"reports": {"speculative_num_draft_tokens": 4, "disable_radix_cache": False}}
+    done = sweep.run("arm=native", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    assert outcomes(sweep) == {Outcome.INVALID: 1}, done.stderr
+    (record,), _ = read_all(sweep.results)
+    assert "speculative_num_draft_tokens is 4, not 7" in record.reason
+    assert "disable_radix_cache is False, not True" in record.reason
+    assert not record.requests, "nothing is measured on it"
+
+
 def test_a_pool_too_small_is_found_before_the_prefill(sweep):
     done = sweep.run("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8",
                      "server.max_total_tokens=300")  # fmt: skip
