@@ -168,16 +168,20 @@ def test_an_export_of_another_version_says_what_to_do(tmp_path: Path) -> None:
 # -- foreign logs ------------------------------------------------------------------------------------------
 
 STEP = (
-    "[2026-11-30 05:10:{:02d} TP0] Decode batch, #running-req: {}, #token: 9000, token usage: 0.1, "
-    "accept len: 2.00, accept rate: 0.17, gen throughput (token/s): 100.00, #queue-req: 0\n"
+    "[2026-11-30 05:10:{:02d} TP0] Decode batch, #running-req: {}, #token: {}, token usage: 0.1, "
+    "accept len: 2.00, accept rate: 0.17, gen throughput (token/s): {}.00, #queue-req: 0\n"
 )
 
 
+def step(second: int, running: int) -> str:
+    return STEP.format(second, running, 9000 * running, 2 * running)
+
+
 def foreign_log() -> str:
-    body = STEP.format(0, 1) + "RK_DEC_BEGIN tag=native_b1 B=1 d=7\n"
-    body += "".join(STEP.format(i, 1) for i in range(1, 12)) + "RK_DEC_END tag=native_b1\n"
-    body += STEP.format(20, 1) + "RK_DEC_BEGIN tag=native_b2 B=2\n"
-    return body + "".join(STEP.format(30 + i, 2) for i in range(12))
+    body = step(0, 1) + "RK_DEC_BEGIN tag=native_b1 B=1 d=7\n"
+    body += "".join(step(i, 1) for i in range(1, 12)) + "RK_DEC_END tag=native_b1\n"
+    body += step(20, 1) + "RK_DEC_BEGIN tag=native_b2 B=2\n"
+    return body + "".join(step(30 + i, 2) for i in range(12))
 
 
 def test_marks_cut_a_log_into_pieces() -> None:
