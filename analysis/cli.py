@@ -239,10 +239,18 @@ def _compare(options: argparse.Namespace) -> int:
     strangers = [name for name in (options.a, options.b) if name not in ARMS and not Path(name).is_dir()]
     if strangers:
         raise ConfigError(f"{strangers[0]} is neither an arm ({', '.join(ARMS)}) nor a folder of results")
-    if options.a in ARMS and options.b in ARMS:
+    arms = [name for name in (options.a, options.b) if name in ARMS]
+    if len(arms) == 1:
+        raise ConfigError(
+            f"{arms[0]} is an arm and the other one a folder: name two arms (of --results FOLDER), or two "
+            f"folders (./{arms[0]} where one is called so)"
+        )
+    if arms:
         records = load.load(load.results_dir(options.results))
         found = compare.compare_arms(records, options.a, options.b, options.metric)
     else:
+        if options.results is not None:
+            raise ConfigError("--results is for two arms: leave it out where two folders are compared")
         sets = [load.load(load.results_dir(Path(name))) for name in (options.a, options.b)]
         found = compare.compare_sets(sets[0], sets[1], options.metric)
     sys.stdout.write(compare.render(found, options.a, options.b, options.threshold))
