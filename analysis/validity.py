@@ -22,6 +22,12 @@ SHORT_DECODE_TOKENS = 32
 CLOCK_SPREAD = 0.10
 
 
+OTHER_POINT = frozenset(
+    {"prompt_length", "other_server", "other_context", "no_speculation", "speculated", "length_above_depth"}
+)
+"""Codes of a record that is of something else than its point: its outputs count no more than its times."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """One finding.
@@ -49,6 +55,11 @@ class Verdict:
     def valid(self) -> bool:
         """The record may enter averages of step time."""
         return not self._of("invalid")
+
+    @property
+    def of_point(self) -> bool:
+        """What was measured is the point, well or badly: its outputs may be compared."""
+        return not any(reason.code in OTHER_POINT for reason in self.reasons)
 
     @property
     def acceptance_valid(self) -> bool:
