@@ -119,6 +119,9 @@ def read_config(arguments: Sequence[str]) -> GenerateConfig:
         reasons = [str(error), str(error.__cause__ or "")]
         raise ConfigError(" ".join(" ".join(reasons).split())) from error
     assert isinstance(loaded, GenerateConfig)
+    for name, text in (("out", loaded.out), ("tokenizer", loaded.tokenizer.path)):
+        if not text.strip():
+            raise ConfigError(f"{name}= is empty: name a folder.")
     return loaded
 
 
@@ -133,7 +136,8 @@ def _override(argument: str) -> str:
         return f"tokenizer.path={_quoted(value)}"
     if name == "input" and not _is_choice("input", value):
         raise ConfigError(f"There is no task {value!r}: choose {', '.join(_choices('input'))}.")
-    if name == "out" or (name in _text_knobs() and value != "null" and not value.startswith(("'", '"'))):
+    text = name == "out" or (name in _text_knobs() and value != "null")
+    if text and not value.startswith(("'", '"')):
         value = _quoted(value)
     top = name.split(".")[0].lstrip("+~")
     if top not in GenerateConfig.__dataclass_fields__:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import importlib
@@ -81,11 +82,18 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
+def place(text: str) -> Path:
+    """A file or folder of a command line, as argparse's `type`: an empty one would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: name a file or folder, or leave the option out")
+    return Path(text)
+
+
 def os_error_text(error: OSError) -> str:
     """One sentence for what the system refused: where, why, and what to do."""
-    place = f"{error.filename}: " if error.filename else ""
+    where = f"{error.filename}: " if error.filename else ""
     advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space, or name another place"
-    return f"{place}{error.strerror or error}: {advice}"
+    return f"{where}{error.strerror or error}: {advice}"
 
 
 def _say(text: str, status: int) -> int:

@@ -365,13 +365,16 @@ def test_command_line_builds_and_verifies(tmp_path, capsys):
         (["task=vt", "tokenizer=/nowhere"], "no tokenizer.json"),
         (["task=vt", f"tokenizer={TOKENIZER}", "context=20"], "20 tokens are too few"),
         (["task=longbench_code_qa", f"tokenizer={TOKENIZER}"], "needs data=..."),
+        (["task=vt", "tokenizer="], "tokenizer= is empty"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "out="], "out= is empty"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "out=''"], "out= is empty"),
         (["vt"], "not of the form name=value"),
         (["verify"], "Verify takes one file"),
     ],
 )
 def test_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
     extra = [f"out={tmp_path}", "workers=1"] if arguments[0] not in {"verify", "vt"} else []
-    assert cli.main([*arguments, *extra]) == 2
+    assert cli.main([*extra, *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
