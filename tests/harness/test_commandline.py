@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import checkup, plan
+from analysis import cli as analysis
+from harness import checkup, demo, plan
 from harness.commandline import guarded
 from harness.compose import load, open_cell
 from harness.errors import ConfigError
@@ -119,9 +120,51 @@ def test_the_plan_takes_the_flag_of_a_sweep(tmp_path, capsys):
     assert "points: 2 (2 to run)" in capsys.readouterr().out
 
 
-def test_the_plan_says_which_knob_is_wrong(tmp_path, capsys):
-    assert plan.main(["input.params.keys=abc", "hardware=cpu", f"results={tmp_path}"]) == 0
-    assert "keys='abc' must be a whole number" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["input.params.keys=abc"], "keys='abc' must be a whole number"),
+        (["input.params.keys=0"], "keys=0 must be a whole number of at least 1"),
+        (["input.params.keys=-2"], "keys=-2 must be a whole number of at least 1"),
+        (["input=cwe", "input.params.words=0"], "words=0 must be"),
+        (["input=fwe", "input.params.alpha=0"], "alpha=0 must lie above 1"),
+        (["input=babilong_qa1", "+input.params.facts=1"], "facts=1 must be"),
+    ],
+)
+def test_the_plan_says_which_knob_is_wrong(words, said, tmp_path, capsys):
+    assert plan.main([*words, "hardware=cpu", f"results={tmp_path}"]) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "word", ["results=", "results='  '", "model.path=", "server.log_path=", "server.python=", "checkpoints="]
+)
+def test_an_empty_setting_is_not_the_current_folder(word, capsys):
+    assert plan.main([word, "hardware=cpu"]) == 1
+    assert f"error: {word.partition('=')[0]}= is empty: give it a value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (analysis.main, ["export", "--out", ""]),
+        (analysis.main, ["report", "--results", " "]),
+        (analysis.main, ["import-log", ""]),
+        (demo.main, ["--results", ""]),
+        (plan.main, ["--json", ""]),
+        (checkup.main, ["--results", ""]),
+        (chaos.main, ["--results", ""]),
+    ],
+)
+def test_an_empty_option_is_not_the_current_folder(main, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "it is empty: name a file or folder" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_no_result_set(capsys):
+    assert analysis.main(["compare", "", "results/reference"]) == 2
+    assert "an empty name is neither" in capsys.readouterr().err
 
 
 def test_the_doctor_looks_at_the_checkpoint_of_a_model(capsys):

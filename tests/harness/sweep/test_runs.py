@@ -94,6 +94,16 @@ def test_a_probe_that_left_nothing_is_no_measurement(sweep):
     assert list((sweep.results / "logs" / "probes").iterdir())
 
 
+def test_an_input_that_cannot_be_built_needs_no_server(sweep):
+    done = sweep.run("-m", "arm=dense", "context=64,512", "max_new_tokens=8", "input.params.keys=8")
+    assert outcomes(sweep) == {Outcome.INVALID: 1, Outcome.OK: 1}, done.stderr
+    reasons = {record.point.context_tokens: record.reason for record in read_all(sweep.results)[0]}
+    assert reasons[64].startswith("no input can be built: 64 tokens are too few")
+    before = starts(sweep)
+    assert sweep.run("arm=dense", "context=64", "max_new_tokens=8", "input.params.keys=8").returncode == 1
+    assert starts(sweep) == before
+
+
 def test_a_server_that_runs_with_other_arguments_is_no_measurement(sweep):
     sweep.server = {"reports": {"speculative_num_draft_tokens": 4, "disable_radix_cache": False}}
     done = sweep.run("arm=native", "context=512", "max_new_tokens=8", "input.params.keys=8")
