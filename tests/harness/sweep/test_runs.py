@@ -1,6 +1,7 @@
 """Whole command lines: boots in their own processes, faults, resume, two harnesses at once."""
 
 import contextlib
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -184,6 +185,27 @@ def test_ctrl_c_stops_everything_and_leaves_no_record_of_what_was_not_reached(sw
     assert process.wait(60) != 0
     assert list(iter_record_dirs(sweep.results)) == []
     assert find_orphans(BOOT_MARK, _boot_ids(sweep)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("words", [("arm=native", "context=512", "input.params.keys=8"), SMOKE],
+                         ids=["point", "experiment"])  # fmt: skip
+def test_a_signal_while_a_server_loads_ends_like_ctrl_c(sweep, tmp_path, number, words):
+    sweep.server = {"start_s": 600}
+    log = tmp_path / "log"
+    process = sweep.start(*words, log=log)
+    deadline = time.monotonic() + 120
+    while not (booted := _boot_ids(sweep)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert booted, log.read_text()
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert (
+        log.read_text().splitlines()[-1] == f"stopped by {number.name}: run the same command again to go on"
+    )
+    assert "Traceback" not in log.read_text()
+    assert list((sweep.results / "locks").glob("*.lock")) == list(iter_record_dirs(sweep.results)) == []
+    assert _boot_ids(sweep) == []
 
 
 def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):
