@@ -28,12 +28,14 @@ _MAY_BE_EMPTY = frozenset({"joiner"})
 class Task:
     """A task: whose definition it follows, its builder, and the check of its parameters.
 
+    `sources` says whose text is read where no parameter does, as it is on this machine.
     `check` needs no tokenizer and no length: a sweep is refused when planned, not after a server start.
     """
 
     family: str
     builder: Callable[..., Built]
     check: Callable[[Mapping[str, Any]], None] = lambda params: None
+    sources: Callable[[Mapping[str, Any]], str] = lambda params: ""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -53,7 +55,9 @@ TASKS: dict[str, Task] = {
     "fwe": Task("RULER", aggregation.frequent_words, aggregation.check_frequent),
     "fwe_enum": Task("RULER", aggregation.frequent_words_enum, aggregation.check_frequent),
     "longbench_code_qa": Task("LongBench-v2", code_qa.longbench),
-    "code_repository": Task("code repository (not LongBench-v2)", code_qa.code_repository),
+    "code_repository": Task(
+        "code repository (not LongBench-v2)", code_qa.code_repository, sources=code_qa.sources
+    ),
     "babilong_qa1": Task("BABILong", babilong.qa1, babilong.check),
     "babilong_qa2": Task("BABILong", babilong.qa2, babilong.check),
     "babilong_qa3": Task("BABILong", babilong.qa3, babilong.check),
