@@ -80,6 +80,31 @@ def test_ctrl_c_is_caught():
     assert guarded(lambda: signal.raise_signal(signal.SIGINT) or 0) == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_is_a_line_and_lets_go_of_everything(number, capsys):
+    released = []
+
+    def command():
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # a second one finds the first at work
+            released.append(True)
+        return 0
+
+    assert guarded(command) == 128 + number
+    assert capsys.readouterr().err == f"stopped by {number.name}\n" and released == [True]
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert guarded(lambda: signal.raise_signal(signal.SIGHUP) or 5) == 5
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -200,27 +225,31 @@ def test_the_harness_refuses_in_one_sentence(word):
         ["harness.doctor"],
         ["harness.demo"],
         ["analysis", "tables"],
+        ["generators", "tasks"],
     ],
     ids=lambda words: words[0],
 )
-def test_ctrl_c_while_modules_load_is_a_line(words, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")], ids=["int", "term"]
+)
+def test_a_signal_while_modules_load_is_a_line(words, name, said, tmp_path):
     code = (
         "import os, runpy, signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name in ('hydra', 'rich', 'numpy', 'omegaconf', 'pandas'):\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            os.kill(os.getpid(), signal.NAME)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "sys.argv = sys.argv[1:]\n"
         "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code.replace("NAME", name), *words],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert (done.returncode, done.stderr) == (128 + getattr(signal, name), f"{said}\n")
