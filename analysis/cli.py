@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.commandline import guarded
+from harness.commandline import guarded, place
 from harness.errors import ConfigError
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def with_results(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument(
-            "--results", type=Path, help="folder of records (default: results/, else results/reference)"
+            "--results", type=place, help="folder of records (default: results/, else results/reference)"
         )
         return sub
 
@@ -83,19 +83,19 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--bandwidth", type=_bandwidth, help="GB/s of memory, for the bandwidth table")
 
     tables = with_results(add("tables", _tables, "write every table in every format"))
-    tables.add_argument("--out", type=Path, help="folder (default: <results>/tables)")
+    tables.add_argument("--out", type=place, help="folder (default: <results>/tables)")
 
     figure = with_results(
         add("figure", _figure, "draw one figure as PNG, SVG and PDF; status 1 without data")
     )
     figure.add_argument("name", help=f"2 to 5, {', '.join(_FIGURES[:-1])} or {_FIGURES[-1]}")
-    figure.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
+    figure.add_argument("--out", type=place, help="folder (default: <results>/figures)")
 
     figures = with_results(add("figures", _figures, "draw every figure"))
-    figures.add_argument("--out", type=Path, help="folder (default: <results>/figures)")
+    figures.add_argument("--out", type=place, help="folder (default: <results>/figures)")
 
     report = with_results(add("report", _report, "write one self-contained HTML file"))
-    report.add_argument("--out", type=Path, help="file (default: <results>/report.html)")
+    report.add_argument("--out", type=place, help="file (default: <results>/report.html)")
 
     compare = add("compare", _compare, "compare two result sets, or two arms of one, paired by point")
     compare.add_argument("a", help="a results folder, or an arm of --results")
@@ -110,11 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     export = with_results(add("export", _export, "write points and decode steps as Parquet and CSV"))
-    export.add_argument("--out", type=Path, help="folder (default: <results>/export)")
+    export.add_argument("--out", type=place, help="folder (default: <results>/export)")
 
     foreign = add("import-log", _import_log, "make records of a scheduler log this program did not write")
-    foreign.add_argument("log", type=Path)
-    foreign.add_argument("--results", type=Path, required=True, help="folder the records go to")
+    foreign.add_argument("log", type=place)
+    foreign.add_argument("--results", type=place, required=True, help="folder the records go to")
     foreign.add_argument("--model", required=True)
     foreign.add_argument("--hardware", required=True)
     foreign.add_argument("--arm", choices=("dense", "native", "windowed", "ring"), required=True)
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     foreign.add_argument("--to", dest="end", help="last time stamp")
 
     trace = add("trace", _trace, "phases and kernels of an nsys SQLite export or a torch trace")
-    trace.add_argument("file", type=Path, help="x.sqlite (nsys export --type sqlite), x.json or x.json.gz")
+    trace.add_argument("file", type=place, help="x.sqlite (nsys export --type sqlite), x.json or x.json.gz")
     trace.add_argument("--skip", type=_count, default=0, help="marked iterations to leave out first")
     trace.add_argument("--most", type=_count, default=20, help="ranges and kernels to print")
     trace.add_argument("--json", action="store_true", help="everything, as JSON")
@@ -236,13 +236,26 @@ def _compare(options: argparse.Namespace) -> int:
     from analysis import compare, load  # noqa: PLC0415
     from harness.points import ARMS  # noqa: PLC0415
 
-    strangers = [name for name in (options.a, options.b) if name not in ARMS and not Path(name).is_dir()]
+    strangers = [
+        name
+        for name in (options.a, options.b)
+        if name not in ARMS and not (name.strip() and Path(name).is_dir())
+    ]
     if strangers:
-        raise ConfigError(f"{strangers[0]} is neither an arm ({', '.join(ARMS)}) nor a folder of results")
-    if options.a in ARMS and options.b in ARMS:
+        name = strangers[0].strip() or "an empty name"
+        raise ConfigError(f"{name} is neither an arm ({', '.join(ARMS)}) nor a folder of results")
+    arms = [name for name in (options.a, options.b) if name in ARMS]
+    if len(arms) == 1:
+        raise ConfigError(
+            f"{arms[0]} is an arm and the other one a folder: name two arms (of --results FOLDER), or two "
+            f"folders (./{arms[0]} where one is called so)"
+        )
+    if arms:
         records = load.load(load.results_dir(options.results))
         found = compare.compare_arms(records, options.a, options.b, options.metric)
     else:
+        if options.results is not None:
+            raise ConfigError("--results is for two arms: leave it out where two folders are compared")
         sets = [load.load(load.results_dir(Path(name))) for name in (options.a, options.b)]
         found = compare.compare_sets(sets[0], sets[1], options.metric)
     sys.stdout.write(compare.render(found, options.a, options.b, options.threshold))

@@ -1,7 +1,8 @@
 """Two result sets, or two arms, compared point by point.
 
 The effect is the ratio B / A of the metric, paired by everything that defines the point (when arms are
-compared: by everything but the arm and its window), averaged on the logarithm over the pairs.
+compared: by everything but the arm, and its window where only one of them has one), averaged on the logarithm
+over the pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from analysis.study import (
     t_quantile,
     tpot_ms,
 )
-from harness.points import Point
+from harness.errors import ConfigError
+from harness.points import WINDOWED_ARMS, Point
 from harness.records import Record
 
 Metric = Literal["step_ms", "tpot_ms", "accept_length"]
@@ -87,9 +89,21 @@ def compare_sets(a: Iterable[Record], b: Iterable[Record], metric: str) -> Compa
 
 
 def compare_arms(records: Iterable[Record], a: str, b: str, metric: str) -> Comparison:
-    """Two arms of one result set; depths pair with equal depths unless one arm is dense."""
+    """Two arms of one result set; depths and windows pair with equal ones where both arms have them.
+
+    Raises:
+        ConfigError: an arm with itself.
+    """
+    if a == b:
+        raise ConfigError(
+            f"{a} would be compared with itself: name another arm, or the folders of two result sets"
+        )
     records = list(records)
-    dropped = ARM_FIELDS if "dense" in (a, b) else ARM_FIELDS - {"depth"}
+    dropped = ARM_FIELDS
+    if "dense" not in (a, b):
+        dropped = dropped - {"depth"}
+    if {a, b} <= WINDOWED_ARMS:
+        dropped = dropped - {"window_tokens", "sink_tokens"}
     first = [r for r in records if r.point.arm == a]
     return _compare(first, [r for r in records if r.point.arm == b], metric, dropped)
 
@@ -101,11 +115,13 @@ def _compare(a: Iterable[Record], b: Iterable[Record], metric: str, dropped: fro
     common = by_key[0].keys() & by_key[1].keys()
     groups: dict[str, list[tuple[Cell, Cell]]] = defaultdict(list)
     for key in common:
-        # Several windows of one arm may meet one native point: each is its own pair.
+        # Several windows of one arm may meet one native point: each is an effect of its own.
         for cell_a in by_key[0][key]:
             for cell_b in by_key[1][key]:
-                groups[_label(cell_a.point, cell_b.point)].append((cell_a, cell_b))
-    effects = tuple(_effect(label, metric, pairs, pick) for label, pairs in sorted(groups.items()))
+                groups[repr([_settings(cell_a.point), _settings(cell_b.point)])].append((cell_a, cell_b))
+    labels = _labels([pairs[0] for pairs in groups.values()])
+    named = sorted(zip(labels, groups.values(), strict=True), key=lambda item: item[0])
+    effects = tuple(_effect(label, metric, pairs, pick) for label, pairs in named)
     only = [sum(len(v) for k, v in side.items() if k not in common) for side in by_key]
     return Comparison(effects, only[0], only[1], sides[0][1] + sides[1][1])
 
@@ -125,11 +141,30 @@ def _by_key(cells: Sequence[Cell], dropped: frozenset[str]) -> dict[str, list[Ce
     return found
 
 
+def _settings(point: Point) -> dict[str, Any]:
+    """What an effect does not average over: all but prompt and repeat."""
+    return point.model_dump(mode="json", exclude={"seed", "repeat"})
+
+
+def _labels(pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
+    """A name for each effect; settings that a label leaves out stand where two would be called alike."""
+    plain = [_label(a.point, b.point) for a, b in pairs]
+    labels = []
+    for label, (a, b) in zip(plain, pairs, strict=True):
+        alike = [pair for other, pair in zip(plain, pairs, strict=True) if other == label]
+        more = []
+        for name in _settings(a.point):
+            found = {repr([getattr(x.point, name) for x in pair]) for pair in alike}
+            if len(found) > 1:
+                mine = dict.fromkeys(str(getattr(x.point, name)) for x in (a, b))
+                more.append(f"{name}={' / '.join(mine)}")
+        labels.append(f"{label} {', '.join(more)}".strip())
+    return labels
+
+
 def _label(a: Point, b: Point) -> str:
-    names = a.label if a.arm == b.arm and a.depth == b.depth else f"{a.label} against {b.label}"
-    return (
-        names if a.window_tokens == b.window_tokens else f"{names} (W={b.window_tokens or a.window_tokens})"
-    )
+    same = a.arm == b.arm and a.depth == b.depth and a.window_tokens == b.window_tokens
+    return a.label if same else f"{a.label} against {b.label}"
 
 
 def _effect(label: str, metric: str, pairs: Sequence[tuple[Cell, Cell]], pick: Pick) -> Effect:

@@ -43,6 +43,7 @@ def show(records: Sequence[Record], figures_dir: Path, console: Console) -> None
 def usable(records: Sequence[Record], console: Console) -> Measured:
     """Records with a steady state by (arm, context, seed); the others are named with their reason."""
     kept: Measured = {}
+    prompts: dict[tuple[int, int], str] = {}
     for record in sorted(
         records, key=lambda r: (r.point.context_tokens, ARMS.index(r.point.arm), r.point.seed)
     ):
@@ -56,9 +57,13 @@ def usable(records: Sequence[Record], console: Console) -> Measured:
                 "its acceptance length is inflated, its step time is not",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
+        if found is not None and record.input is not None:
+            mine, place = record.input.sha256_ids, (record.point.context_tokens, record.point.seed)
+            if prompts.setdefault(place, mine) != mine:
+                found, reason = None, "its prompt is another one than the other arms': measure it again"
+        elif found is None and record.outcome is Outcome.OK:
+            reason = "too few decode steps for a steady state"
         if found is None:
-            if record.outcome is Outcome.OK:
-                reason = "too few decode steps for a steady state"
             console.print(
                 f"left out: {record.point.label} seed {record.point.seed}: {reason}",
                 markup=False, highlight=False, soft_wrap=True,

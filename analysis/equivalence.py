@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.extras import read_margins
 from analysis.outputs import compare_outputs
-from analysis.study import Cell, Group
+from analysis.study import Cell, Group, prompt_hash, task_params
 from harness.points import ARMS, WINDOWED_ARMS, Point
 from harness.records import Outcome
 
@@ -150,7 +150,7 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
     usable = [
         cell for cell in group.cells
         if cell.record.outcome is Outcome.OK and not cell.point.temperature and cell.record.requests
-        and cell.point.batch == 1 and cell.point.probe in _PROBES
+        and cell.point.batch == 1 and cell.point.probe in _PROBES and cell.verdict.of_point
     ]  # fmt: skip
     depth = _usual(c.point.depth for c in usable if c.point.arm != "dense")
     window = _usual(c.point.window_tokens for c in usable if c.point.arm in WINDOWED_ARMS)
@@ -161,8 +161,9 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
         p = cell.point
         if (p.arm != "dense" and p.depth != depth) or (p.arm in WINDOWED_ARMS and p.window_tokens != window):
             continue
-        prompt = (p.tp, p.seed, repr(sorted(p.task_params.items())), p.max_new_tokens, p.ignore_eos)
-        key = (_setting(p), p.task, (p.task, *prompt))
+        # The tokens themselves: a seed gives another text where sources or generators differ.
+        words = (prompt_hash(cell), p.seed, repr(sorted(task_params(cell).items())))
+        key = (_setting(p), p.task, (p.task, p.tp, *words, p.max_new_tokens, p.ignore_eos))
         plain[key].setdefault(p.arm, cell)
         if read_margins(cell.record):
             telling[key].append(cell)

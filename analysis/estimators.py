@@ -20,6 +20,10 @@ Floats = npt.NDArray[np.float64]
 MIN_LINES = 5
 SKIPPED_LINES = 2
 BAND = (0.4, 2.5)
+RATES = (1e-9, 1e12)
+"""Tokens/s that a decode line may state; beyond them an inverse, or a product with one, is no number."""
+LENGTHS = (1e-3, 1e3)
+"""Accept lengths that are computed with, for the same reason; what is possible is the verdict's business."""
 _RESAMPLES = 1000
 _BLOCK_STEPS = 8
 _CONFIDENCE = 0.95
@@ -91,7 +95,7 @@ def steady_steps(steps: DecodeSteps, requested_batch: int) -> tuple[int, Floats,
     """(B_eff, T_i in ms, AL_i) of the steady lines, or None where fewer than 5 lines ran together.
 
     Steady: at B_eff, less the first two (the first one's gap holds the prefill), less lines without resident
-    tokens (the pool is already freed: their throughput is an artefact) or without a finite throughput, and
+    tokens (the pool is already freed: their throughput is an artefact) or with a throughput that is none, and
     within 0.4 to 2.5 times the median.
     """
     running = np.asarray(steps.running_requests, dtype=np.int64)
@@ -102,7 +106,7 @@ def steady_steps(steps: DecodeSteps, requested_batch: int) -> tuple[int, Floats,
     length = np.asarray([1.0 if a is None else a for a in steps.accept_length], dtype=np.float64)
     resident = np.asarray([1 if r is None else r for r in steps.resident_tokens], dtype=np.int64)
     at_batch = np.flatnonzero(running == batch)[SKIPPED_LINES:]
-    usable = (resident > 0) & np.isfinite(throughput) & (throughput > 0) & np.isfinite(length) & (length > 0)
+    usable = (resident > 0) & within(throughput, RATES) & within(length, LENGTHS)
     kept = at_batch[usable[at_batch]]
     if kept.size == 0:
         return None
@@ -110,6 +114,11 @@ def steady_steps(steps: DecodeSteps, requested_batch: int) -> tuple[int, Floats,
     middle = np.median(times)
     inside = (times >= BAND[0] * middle) & (times <= BAND[1] * middle)
     return batch, times[inside], length[kept][inside]
+
+
+def within(values: Floats, bounds: tuple[float, float]) -> npt.NDArray[np.bool_]:
+    """Which values lie within bounds; NaN does not."""
+    return (values >= bounds[0]) & (values <= bounds[1])
 
 
 def step_statistics(record: Record) -> StepStatistics | None:

@@ -14,12 +14,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
+from analysis.foreign_server import Stated, contradictions, server_of, stated_servers
+from analysis.plausible import context_text
 from harness import schedlog
 from harness.errors import InputError
-from harness.points import make_point
+from harness.points import Point, make_point
 from harness.records import Outcome, Pool, Record, ServerInfo, points_dir, read_log, write_record
+from harness.server.reported import UNKNOWN_BACKEND
 
 _MARK = re.compile(rb"RK_DEC_(BEGIN|END)\b([^\r\n]*)")
 _WORD = re.compile(rb"(\w+)=(\S+)")
@@ -27,12 +31,19 @@ _WORD = re.compile(rb"(\w+)=(\S+)")
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a log: its tag, the batch its mark states, its bytes, and whether its end was marked."""
+    """Part of a log.
+
+    Attributes:
+        tag, batch: as its mark states them.
+        closed: its end was marked.
+        start: where it begins in the log.
+    """
 
     tag: str
     batch: int | None
     body: bytes
     closed: bool
+    start: int = 0
 
 
 def marked_pieces(data: bytes) -> list[Piece]:
@@ -47,27 +58,29 @@ def _pieces(data: bytes) -> Iterator[Piece]:
         name = words.get(b"tag", "")
         if found[1] == b"BEGIN":
             if start >= 0:
-                yield Piece(tag, batch, data[start : found.start()], closed=False)
+                yield Piece(tag, batch, data[start : found.start()], False, start)
             text = words.get(b"B", "")
             tag, batch, start = name, int(text) if text.isdecimal() and len(text) < 10 else None, found.end()
         elif start >= 0 and name in ("", tag):
-            yield Piece(tag, batch, data[start : found.start()], closed=True)
+            yield Piece(tag, batch, data[start : found.start()], True, start)
             start = -1
     if start >= 0:
-        yield Piece(tag, batch, data[start:], closed=False)
+        yield Piece(tag, batch, data[start:], False, start)
 
 
-def time_range(data: bytes, begin: float | None, end: float | None) -> bytes:
+def time_range(data: bytes, begin: float | None, end: float | None) -> Piece:
     """Lines whose time stamp lies within; a line without one goes with the line before it."""
-    kept, inside = [], begin is None
+    kept, inside, at, start = [], begin is None, 0, len(data)
     for line in data.split(b"\n"):
         stamp = schedlog.STAMP.search(line)
         moment = schedlog.seconds(stamp[1]) if stamp else None
         if moment is not None:
             inside = (begin is None or moment >= begin) and (end is None or moment <= end)
         if inside:
+            start = min(start, at)
             kept.append(line)
-    return b"\n".join(kept)
+        at += len(line) + 1
+    return Piece("", None, b"\n".join(kept), True, start)
 
 
 def parse_moment(text: str | None) -> float | None:
@@ -91,7 +104,8 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     """Store a record a piece; returns their directories.
 
     Raises:
-        InputError: the log cannot be read, or holds no decode line where the timed run should be.
+        InputError: the log cannot be read, holds no decode line where the timed run should be, or says of
+            itself something else than the command line; then no record is made.
     """
     try:
         data = options.log.read_bytes()
@@ -101,16 +115,20 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     begin, end = parse_moment(options.begin), parse_moment(options.end)
     pieces = marked_pieces(data) if begin is None and end is None else []
     if not pieces:
-        pieces = [Piece("", None, time_range(data, begin, end), closed=True)]
-    whole = schedlog.parse(data)
+        pieces = [time_range(data, begin, end)]
+    whole, servers = schedlog.parse(data), stated_servers(data)
+    parts = [_Part(options, piece, server_of(servers, piece.start), whole) for piece in pieces]
+    for part in parts:
+        part.refuse_contradictions()
     seen: Counter[tuple[str, int | None]] = Counter()
     paths = []
-    for piece in pieces:
+    for part in parts:
+        piece = part.piece
         # A tag that comes again is a repeat, as is another log: neither may replace the one before.
-        record = _record(options, piece, seen[piece.tag, piece.batch], whole)
+        record = part.record(seen[piece.tag, piece.batch])
         while record is not None and _holds_another(options.results, record, piece):
             seen[piece.tag, piece.batch] += 1
-            record = _record(options, piece, seen[piece.tag, piece.batch], whole)
+            record = part.record(seen[piece.tag, piece.batch])
         if record is not None:
             seen[piece.tag, piece.batch] += 1
             paths.append(write_record(options.results, record, piece.body))
@@ -128,31 +146,69 @@ def _holds_another(results: Path, record: Record, piece: Piece) -> bool:
     return place.exists() and read_log(place) != piece.body
 
 
-def _record(
-    options: argparse.Namespace, piece: Piece, repeat: int, whole: schedlog.SchedulerLog
-) -> Record | None:
-    parsed = schedlog.parse(piece.body)
-    if not parsed.decode:
-        return None
-    windowed = options.arm in ("windowed", "ring")
-    point = make_point({
-        "model": options.model, "checkpoint": "imported", "hardware": options.hardware, "arm": options.arm,
-        "depth": 1 if options.arm == "dense" else options.depth, "batch": piece.batch or options.batch,
-        "tp": options.tp, "context_tokens": options.context, "task": options.task,
-        "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": repeat,
-        "draft_backend": "-" if options.arm == "dense" else "unknown",
-        **({"window_tokens": options.window, "sink_tokens": options.sink} if windowed else {}),
-    })  # fmt: skip
-    times = [row.time_s for row in parsed.decode if row.time_s is not None]
-    started = datetime.fromtimestamp(times[0], UTC) if times else datetime.fromtimestamp(0, UTC)
-    summary = parsed.summary() | {"tag": piece.tag, "end_marked": piece.closed}
-    return Record(
-        key=point.key, point=point, source="imported", outcome=Outcome.OK,
-        started_at=started.isoformat(timespec="seconds"),
-        server=ServerInfo(
-            pools=[Pool(role=p.role, tokens=p.tokens, bytes=p.bytes, dtype=p.dtype) for p in whole.pools],
-            max_total_tokens=whole.capacity.max_total_tokens if whole.capacity else None,
-        ),
-        decode_steps=schedlog.to_decode_steps(parsed), prefill_steps=schedlog.to_prefill_steps(parsed),
-        log_summary=summary,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class _Part:
+    """A piece, what the command line says of it, and the server that wrote it."""
+
+    options: argparse.Namespace
+    piece: Piece
+    server: Stated
+    whole: schedlog.SchedulerLog
+
+    @cached_property
+    def parsed(self) -> schedlog.SchedulerLog:
+        return schedlog.parse(self.piece.body)
+
+    def point(self, repeat: int = 0) -> Point:
+        options, piece = self.options, self.piece
+        windowed = options.arm in ("windowed", "ring")
+        return make_point({
+            "model": options.model, "checkpoint": "imported", "hardware": options.hardware,
+            "arm": options.arm, "depth": 1 if options.arm == "dense" else options.depth,
+            "batch": piece.batch or options.batch, "tp": options.tp, "context_tokens": options.context,
+            "task": options.task, "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": repeat,
+            "draft_backend": "-" if options.arm == "dense" else UNKNOWN_BACKEND, **self.server.precision,
+            **({"window_tokens": options.window, "sink_tokens": options.sink} if windowed else {}),
+        })  # fmt: skip
+
+    def refuse_contradictions(self) -> None:
+        """Refuse a description that the log itself contradicts: its record would be of another point.
+
+        Raises:
+            InputError: names what differs and what to give instead.
+        """
+        if not self.parsed.decode:
+            return
+        point = self.point()
+        named = f"the piece {self.piece.tag} of {self.options.log}" if self.piece.tag else self.options.log
+        if wrong := contradictions(point, self.server):
+            raise InputError(
+                f"{named} is of another server than the command line says: {'; '.join(wrong)}; give --arm, "
+                "--depth, --window, --sink, --tp and --context as the server ran"
+            )
+        if text := context_text(point, schedlog.to_decode_steps(self.parsed)):
+            raise InputError(
+                f"{named} does not fit --context {point.context_tokens} and batch {point.batch}: {text}; "
+                "give those of the run, or cut the log to it with --from and --to"
+            )
+
+    def record(self, repeat: int) -> Record | None:
+        """The piece's record; None where it holds no decode line."""
+        parsed, whole = self.parsed, self.whole
+        if not parsed.decode:
+            return None
+        point = self.point(repeat)
+        times = [row.time_s for row in parsed.decode if row.time_s is not None]
+        started = datetime.fromtimestamp(times[0], UTC) if times else datetime.fromtimestamp(0, UTC)
+        summary = parsed.summary() | {"tag": self.piece.tag, "end_marked": self.piece.closed}
+        return Record(
+            key=point.key, point=point, source="imported", outcome=Outcome.OK,
+            started_at=started.isoformat(timespec="seconds"),
+            server=ServerInfo(
+                arguments=self.server.arguments,
+                pools=[Pool(role=p.role, tokens=p.tokens, bytes=p.bytes, dtype=p.dtype) for p in whole.pools],
+                max_total_tokens=whole.capacity.max_total_tokens if whole.capacity else None,
+            ),
+            decode_steps=schedlog.to_decode_steps(parsed), prefill_steps=schedlog.to_prefill_steps(parsed),
+            log_summary=summary,
+        )  # fmt: skip

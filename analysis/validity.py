@@ -11,6 +11,7 @@ import numpy as np
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
 from analysis.extras import PenaltyAudit, read_extra
 from analysis.outputs import screen_repetition
+from analysis.plausible import clock_text, context_text, rate_text, server_text
 from harness.points import SPECULATIVE_ARMS
 from harness.records import Outcome, Record
 
@@ -19,6 +20,12 @@ Severity = Literal["invalid", "acceptance", "note"]
 MIN_VERIFY_STEPS = 20
 SHORT_DECODE_TOKENS = 32
 CLOCK_SPREAD = 0.10
+
+
+OTHER_POINT = frozenset(
+    {"prompt_length", "other_server", "other_context", "no_speculation", "speculated", "length_above_depth"}
+)
+"""Codes of a record that is of something else than its point: its outputs count no more than its times."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,11 @@ class Verdict:
         return not self._of("invalid")
 
     @property
+    def of_point(self) -> bool:
+        """What was measured is the point, well or badly: its outputs may be compared."""
+        return not any(reason.code in OTHER_POINT for reason in self.reasons)
+
+    @property
     def acceptance_valid(self) -> bool:
         """Acceptance length and TPOT may enter averages too."""
         return self.valid and not self._of("acceptance")
@@ -77,10 +89,10 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
     if statistics is None:
         statistics = step_statistics(record)
     checks = (
-        _prompt(record), _cache(record), _steps(record, statistics), _batch(record, statistics),
-        _retraction(record), _early_stop(record), _histograms(record), _dead_draft(record),
-        _impossible_lengths(record), _loops(record), _penalty(record), _agreement(record), _clocks(record),
-        _log(record),
+        _prompt(record), _server(record), _context(record), _clock(record), _cache(record),
+        _steps(record, statistics), _batch(record, statistics), _retraction(record), _early_stop(record),
+        _histograms(record), _dead_draft(record), _impossible_lengths(record), _loops(record),
+        _penalty(record), _agreement(record), _clocks(record), _log(record),
     )  # fmt: skip
     return Verdict(tuple(reason for check in checks for reason in check))
 
@@ -92,6 +104,27 @@ def _prompt(record: Record) -> Iterator[Reason]:
     for counted in sorted({r.prompt_tokens for r in record.requests} - {record.point.context_tokens}):
         asked = record.point.context_tokens
         yield Reason("prompt_length", f"the server counted {counted} prompt tokens, {asked} were asked for")
+
+    if record.input is not None and record.input.prompt_tokens != record.point.context_tokens:
+        built, asked = record.input.prompt_tokens, record.point.context_tokens
+        yield Reason("prompt_length", f"the input has {built} tokens, {asked} were asked for")
+
+
+def _server(record: Record) -> Iterator[Reason]:
+    if text := server_text(record):
+        yield Reason("other_server", text)
+
+
+def _context(record: Record) -> Iterator[Reason]:
+    if text := context_text(record.point, record.decode_steps):
+        yield Reason("other_context", text)
+
+
+def _clock(record: Record) -> Iterator[Reason]:
+    if text := rate_text(record.decode_steps):
+        yield Reason("impossible_rate", text)
+    if text := clock_text(record):
+        yield Reason("clock_disagreement", text)
 
 
 def _cache(record: Record) -> Iterator[Reason]:
@@ -191,6 +224,8 @@ def _impossible_lengths(record: Record) -> Iterator[Reason]:
         yield Reason(
             "no_speculation", "no line of the log has an accept length: the server did not speculate"
         )
+    if lengths and record.point.arm not in SPECULATIVE_ARMS:
+        yield Reason("speculated", "lines of the log have an accept length: the server speculated")
     longest, shortest = max(lengths, default=1.0), min(lengths, default=1.0)
     # The log rounds to two decimals.
     if shortest < 0.99:

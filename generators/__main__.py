@@ -1,6 +1,8 @@
-"""`python -m generators`."""
+"""`python -m generators`: see `generators.cli`, which is loaded once Ctrl-C can end in a line."""
 
-from generators.cli import run
+import sys
+
+from harness.commandline import started
 
 if __name__ == "__main__":
-    run()
+    sys.exit(started("generators.cli"))

@@ -6,9 +6,10 @@ RULER in the words of the prompt, in having no worked example, and in counts tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, localcontext
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,36 @@ _ITEM_TOKENS = 12
 _MOST_AT_ONCE = 1 << 16
 
 
+def check_common(params: Mapping[str, Any]) -> None:
+    """Refuse counts that make no words the most common.
+
+    Raises:
+        ConfigError: names one and what it must be.
+    """
+    words, common, uncommon = (params[name] for name in ("words", "common_repeats", "uncommon_repeats"))
+    at_least("words", words)
+    if (common is None) != (uncommon is None):
+        raise ConfigError("Give common_repeats and uncommon_repeats both, or neither.")
+    if common is not None:
+        at_least("uncommon_repeats", uncommon)
+        at_least("common_repeats", common, uncommon + 1)
+    if words > len(real_words()):
+        raise ConfigError(f"words={words} is too many: the lists hold {len(real_words()):,} words.")
+
+
+def check_frequent(params: Mapping[str, Any]) -> None:
+    """Refuse counts and exponents that make no words the most frequent.
+
+    Raises:
+        ConfigError: names one and what it must be.
+    """
+    at_least("words", params["words"])
+    if params["vocabulary"] is not None:
+        at_least("vocabulary", params["vocabulary"], params["words"] + 1)
+    if not 1.0 < params["alpha"] <= 8.0:
+        raise ConfigError(f"alpha={params['alpha']} must lie above 1 and be at most 8.")
+
+
 def common_words(
     context: Context,
     *,
@@ -45,16 +76,8 @@ def common_words(
         words: how many words are common, and asked for.
         common_repeats, uncommon_repeats: how often each occurs; chosen for the length where left out.
     """
-    at_least("words", words)
-    if (common_repeats is None) != (uncommon_repeats is None):
-        raise ConfigError("Give common_repeats and uncommon_repeats both, or neither.")
-    if common_repeats is not None and uncommon_repeats is not None:
-        at_least("uncommon_repeats", uncommon_repeats)
-        at_least("common_repeats", common_repeats, uncommon_repeats + 1)
     tokenizer = context.tokenizer
     shuffled = context.stream.child("words").shuffled(real_words())
-    if words > len(shuffled):
-        raise ConfigError(f"words={words} is too many: the lists hold {len(shuffled):,} words.")
     gold, others = shuffled[:words], shuffled[words:]
     ask = fill(CWE_ASK, {"count": words})
     given = common_repeats is not None and uncommon_repeats is not None
@@ -96,11 +119,6 @@ def frequent_words(
         alpha: exponent of Zipf's law; the count of rank r is proportional to r ** -alpha.
         vocabulary: different words, the dots not counted; one for each 50 words of text where left out.
     """
-    at_least("words", words)
-    if vocabulary is not None:
-        at_least("vocabulary", vocabulary, words + 1)
-    if not 1.0 < alpha <= 8.0:
-        raise ConfigError(f"alpha={alpha} must lie above 1 and be at most 8.")
     tokenizer = context.tokenizer
     ask = fill(FWE_ASK, {"count": words})
     if words > context.context_tokens:

@@ -7,7 +7,8 @@ things.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from generators.assemble import Draft, Filler, haystack
 from generators.documents import UserText, expand, read_text, split_sentences
@@ -19,6 +20,20 @@ from generators.worlds import MENTION, Story, make_story
 from harness.errors import ConfigError, InputError
 
 _FACTS = {"qa1": 8, "qa2": 12, "qa3": 16}
+
+
+def check(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that make no story.
+
+    Raises:
+        ConfigError: names one and what it must be.
+    """
+    one_of("placement", params["placement"], ("spread", "whole"))
+    if params["facts"] is None:
+        return
+    if params["data"] is not None:
+        raise ConfigError("The facts of released data are given: leave facts out.")
+    at_least("facts", params["facts"], 2)
 
 
 def qa1(
@@ -77,9 +92,6 @@ def _build(
         data_config: of the released set on the Hub; its split is `kind`.
         placement: `spread` scatters the sentences of a released input, `whole` keeps it in one piece.
     """
-    one_of("placement", placement, ("spread", "whole"))
-    if data is not None and facts is not None:
-        raise ConfigError("The facts of released data are given: leave facts out.")
     family = "BABILong" if data is not None else "BABILong (generated worlds)"
     story = (
         _released(context, data, data_config, kind, placement)
@@ -87,7 +99,7 @@ def _build(
         else make_story(
             context.stream.child("story"),
             kind,
-            _FACTS[kind] if facts is None else at_least("facts", facts, 2),
+            _FACTS[kind] if facts is None else facts,
         )
     )
     background = "\n\n".join(read_text(path) for path in expand(files)) if files else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -67,11 +68,15 @@ class GenerateConfig:
     check: bool = True
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0, 1 where a corpus is not right, 2 for a request that fails."""
+    for stream in (sys.stdout, sys.stderr):
+        # A path must not end a command whose terminal has no letters for it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        status = _run(arguments, out, err)
+        status = _run(sys.argv[1:] if arguments is None else arguments, out, err)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -119,6 +124,9 @@ def read_config(arguments: Sequence[str]) -> GenerateConfig:
         reasons = [str(error), str(error.__cause__ or "")]
         raise ConfigError(" ".join(" ".join(reasons).split())) from error
     assert isinstance(loaded, GenerateConfig)
+    for name, text in (("out", loaded.out), ("tokenizer", loaded.tokenizer.path)):
+        if not text.strip():
+            raise ConfigError(f"{name}= is empty: name a folder.")
     return loaded
 
 
@@ -133,7 +141,8 @@ def _override(argument: str) -> str:
         return f"tokenizer.path={_quoted(value)}"
     if name == "input" and not _is_choice("input", value):
         raise ConfigError(f"There is no task {value!r}: choose {', '.join(_choices('input'))}.")
-    if name == "out" or (name in _text_knobs() and value != "null" and not value.startswith(("'", '"'))):
+    text = name == "out" or (name in _text_knobs() and value != "null")
+    if text and not value.startswith(("'", '"')):
         value = _quoted(value)
     top = name.split(".")[0].lstrip("+~")
     if top not in GenerateConfig.__dataclass_fields__:
@@ -172,11 +181,28 @@ def _list_tasks(out: Console) -> int:
     return 0
 
 
-def _progress(err: Console, what: str) -> Progress:
+@contextmanager
+def _progress(err: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar from the first report on; a request that fails leaves its sentence alone."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=err)
-    bar.add_task(what, total=None)
-    return bar
+    task = bar.add_task(what, total=None)
+
+    def report(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        # Where nothing is animated, a bar is one line at the end.
+        if err.is_terminal or done == total:
+            bar.start()
+
+    try:
+        yield report
+    except HarnessError:
+        bar.update(task, visible=False)
+        bar.live.transient = True
+        raise
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _build(arguments: Sequence[str], out: Console, err: Console) -> int:
@@ -190,13 +216,13 @@ def _build(arguments: Sequence[str], out: Console, err: Console) -> int:
         template_options=config.tokenizer.template_options,
         check=config.check,
     )
-    with _progress(err, f"{request.task} x {config.count}") as bar:
+    with _progress(err, f"{request.task} x {config.count}") as report:
         corpus = build_corpus(
             request,
             count=config.count,
             folder=Path(config.out).expanduser(),
             workers=config.workers,
-            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+            progress=report,
         )
     out.print(f"{corpus.records}\n{corpus.manifest}", markup=False)
     return 0
@@ -207,22 +233,13 @@ def _verify(arguments: Sequence[str], out: Console, err: Console) -> int:
     tokenizers = [word.removeprefix("tokenizer=") for word in arguments if word.startswith("tokenizer=")]
     if len(paths) != 1 or len(tokenizers) > 1:
         raise ConfigError("Verify takes one file: python -m generators verify FILE [tokenizer=PATH].")
-    with _progress(err, "verify") as bar:
+    with _progress(err, "verify") as report:
         problems = verify(
             Path(paths[0]),
             tokenizer_path=tokenizers[0] if tokenizers else None,
-            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+            progress=report,
         )
     for problem in problems:
         out.print(problem, markup=False, style="red")
     out.print(f"{paths[0]}: {f'{len(problems)} problems' if problems else 'all right'}", markup=False)
     return 1 if problems else 0
-
-
-def run() -> None:
-    """Entry point of `python -m generators`."""
-    for stream in (sys.stdout, sys.stderr):
-        # A path must not end a command whose terminal has no letters for it.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(main(sys.argv[1:]))

@@ -15,9 +15,11 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from generators.assemble import Draft
 from generators.documents import TooShortError, read_text, truncated
@@ -151,6 +153,11 @@ def code_repository(context: Context, *, root: str | None = None) -> Built:
             sources.append(source)
             characters += len(source.text)
     return _ask_sources(context, sources, stream, root)
+
+
+def sources(params: Mapping[str, Any]) -> str:
+    """As `Record.sources` of a record that is built here."""
+    return f"standard library of Python {platform.python_version()}" if params["root"] is None else ""
 
 
 def _source_paths(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ import orjson
 from generators.files import write_atomically
 from generators.record import GENERATOR_VERSION, Record
 from generators.task import at_least
-from generators.tasks import LARGEST_CONTEXT, build, resolve
+from generators.tasks import LARGEST_CONTEXT, TASKS, build, resolve
 from generators.tokenizer import Tokenizer, tokenizer_files
 from harness.errors import InputError
 
@@ -57,11 +57,15 @@ class Request:
 
     def settings(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Everything that shapes the records; equal settings give equal bytes."""
+        params = resolve(self.task, self.params)
+        sources = TASKS[self.task].sources(params)
         return {
             "task": self.task,
             "context_tokens": self.context_tokens,
             "seed": self.seed,
-            "params": resolve(self.task, self.params),
+            "params": params,
+            # Only where there are any: the corpora of other tasks keep their names.
+            **({"sources": sources} if sources else {}),
             "tokenizer_sha256": tokenizer.fingerprint,
             "generator_version": GENERATOR_VERSION,
         }

@@ -6,7 +6,8 @@ over and over), and in places that are drawn from the whole text rather than fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from generators.assemble import Draft, Filler, haystack, impossible
 from generators.documents import UserText, expand, read_text
@@ -32,6 +33,24 @@ _HAYSTACKS = ("noise", "needles", "prose")
 _LEAST_NUMBER = 1_000_000
 # No needle is shorter, so a text of n tokens holds fewer than n / 8 of them.
 _NEEDLE_TOKENS = 8
+
+
+def check(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that make no needles, whatever the length.
+
+    Raises:
+        ConfigError: names one and what it must be.
+    """
+    one_of("haystack_kind", params["haystack_kind"], _HAYSTACKS)
+    for name in ("values_kind", "keys_kind"):
+        one_of(name, params[name], tuple(_KINDS))
+    for name in ("keys", "values"):
+        at_least(name, params.get(name, 1))
+    depth_percent = params.get("depth_percent")
+    if depth_percent is not None and not 0 <= depth_percent <= 100:
+        raise ConfigError(f"depth_percent={depth_percent} must lie between 0 and 100.")
+    if (params["haystack_kind"] == "prose") != bool(params["files"]):
+        raise ConfigError("haystack_kind=prose needs files=[...], and only it takes them.")
 
 
 def single(
@@ -111,15 +130,6 @@ def _build(
     ask: str,
     depth_percent: float | None = None,
 ) -> Built:
-    one_of("haystack_kind", haystack_kind, _HAYSTACKS)
-    for name, kind in (("values_kind", values_kind), ("keys_kind", keys_kind)):
-        one_of(name, kind, tuple(_KINDS))
-    at_least("keys", keys)
-    at_least("values", values)
-    if depth_percent is not None and not 0 <= depth_percent <= 100:
-        raise ConfigError(f"depth_percent={depth_percent} must lie between 0 and 100.")
-    if (haystack_kind == "prose") != bool(files):
-        raise ConfigError("haystack_kind=prose needs files=[...], and only it takes them.")
     if keys * values > context.context_tokens:
         raise impossible(context.context_tokens, keys * values * _NEEDLE_TOKENS, f"{keys * values:,} needles")
     background = "\n\n".join(read_text(path) for path in expand(files)) if files else ""

@@ -86,6 +86,12 @@ class Record:
         return len(self.input_ids)
 
     @property
+    def sources(self) -> str:
+        """Whose text it holds where no parameter says so: another interpreter's library is another text."""
+        python = self.details.get("python")
+        return f"standard library of Python {python}" if python else ""
+
+    @property
     def content(self) -> str:
         """The user message."""
         return self.text[slice(*self.content_span)]

@@ -20,14 +20,22 @@ from harness.errors import ConfigError
 REQUIRED = inspect.Parameter.empty
 # 64 times the paper's: a mistyped number should not fill the memory before it fails.
 LARGEST_CONTEXT = 1 << 26
+# Other texts are names and paths, where an empty one would be something else without a word.
+_MAY_BE_EMPTY = frozenset({"joiner"})
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: whose definition it follows, and its builder."""
+    """A task: whose definition it follows, its builder, and the check of its parameters.
+
+    `sources` says whose text is read where no parameter does, as it is on this machine.
+    `check` needs no tokenizer and no length: a sweep is refused when planned, not after a server start.
+    """
 
     family: str
     builder: Callable[..., Built]
+    check: Callable[[Mapping[str, Any]], None] = lambda params: None
+    sources: Callable[[Mapping[str, Any]], str] = lambda params: ""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -37,20 +45,22 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
-    "niah_single": Task("RULER", niah.single),
-    "niah_multikey": Task("RULER", niah.multikey),
-    "niah_multivalue": Task("RULER", niah.multivalue),
-    "niah_multiquery": Task("RULER", niah.multiquery),
-    "niah_multiquery_enum": Task("RULER", niah.multiquery_enum),
-    "vt": Task("RULER", tracing.variables),
-    "cwe": Task("RULER", aggregation.common_words),
-    "fwe": Task("RULER", aggregation.frequent_words),
-    "fwe_enum": Task("RULER", aggregation.frequent_words_enum),
+    "niah_single": Task("RULER", niah.single, niah.check),
+    "niah_multikey": Task("RULER", niah.multikey, niah.check),
+    "niah_multivalue": Task("RULER", niah.multivalue, niah.check),
+    "niah_multiquery": Task("RULER", niah.multiquery, niah.check),
+    "niah_multiquery_enum": Task("RULER", niah.multiquery_enum, niah.check),
+    "vt": Task("RULER", tracing.variables, tracing.check),
+    "cwe": Task("RULER", aggregation.common_words, aggregation.check_common),
+    "fwe": Task("RULER", aggregation.frequent_words, aggregation.check_frequent),
+    "fwe_enum": Task("RULER", aggregation.frequent_words_enum, aggregation.check_frequent),
     "longbench_code_qa": Task("LongBench-v2", code_qa.longbench),
-    "code_repository": Task("code repository (not LongBench-v2)", code_qa.code_repository),
-    "babilong_qa1": Task("BABILong", babilong.qa1),
-    "babilong_qa2": Task("BABILong", babilong.qa2),
-    "babilong_qa3": Task("BABILong", babilong.qa3),
+    "code_repository": Task(
+        "code repository (not LongBench-v2)", code_qa.code_repository, sources=code_qa.sources
+    ),
+    "babilong_qa1": Task("BABILong", babilong.qa1, babilong.check),
+    "babilong_qa2": Task("BABILong", babilong.qa2, babilong.check),
+    "babilong_qa3": Task("BABILong", babilong.qa3, babilong.check),
     "published": Task("published", plain.published),
     "random": Task("random ids", plain.random_ids),
 }
@@ -60,7 +70,8 @@ def resolve(task: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """All parameters of a task, defaults included.
 
     Raises:
-        ConfigError: the task or a parameter is unknown, or a needed one is missing.
+        ConfigError: the task or a parameter is unknown, a needed one is missing, or a value is none that the
+            task can have at any length.
     """
     if task not in TASKS:
         raise ConfigError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
@@ -74,8 +85,13 @@ def resolve(task: str, params: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in params.items():
         if not suits(value, hints[name]):
             raise ConfigError(f"{name}={value!r} must be {called(hints[name])}.")
+        texts = value if isinstance(value, list | tuple) else [value]
+        if name not in _MAY_BE_EMPTY and any(isinstance(text, str) and not text.strip() for text in texts):
+            raise ConfigError(f"{name}= is empty: give it a value, or leave it out.")
         _check_storable(name, value)
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in {**defaults, **params}.items()}
+    resolved = {name: list(v) if isinstance(v, tuple) else v for name, v in {**defaults, **params}.items()}
+    TASKS[task].check(resolved)
+    return resolved
 
 
 def _check_storable(name: str, value: Any) -> None:

@@ -5,7 +5,8 @@ Differs from RULER in the words of the prompt and in having no worked example be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from generators.assemble import Draft, haystack, impossible
 from generators.fillers import Prose
@@ -18,6 +19,16 @@ _NAME_LENGTH = 5
 _NEEDLE_TOKENS = 5
 
 
+def check(params: Mapping[str, Any]) -> None:
+    """Refuse counts that make no chain.
+
+    Raises:
+        ConfigError: names one and what it must be.
+    """
+    at_least("chains", params["chains"])
+    at_least("hops", params["hops"])
+
+
 def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
     """Chains of assignments through a text; the variables of the first one are asked for.
 
@@ -25,8 +36,6 @@ def variables(context: Context, *, chains: int = 1, hops: int = 4) -> Built:
         chains: independent chains, each with its own value.
         hops: assignments from a variable in each chain; a chain has hops + 1 variables.
     """
-    at_least("chains", chains)
-    at_least("hops", hops)
     count = chains * (hops + 1)
     if count > context.context_tokens:
         raise impossible(context.context_tokens, count * _NEEDLE_TOKENS, f"{count:,} assignments")

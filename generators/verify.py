@@ -17,7 +17,7 @@ from generators.assemble import locate
 from generators.audits import audit_answer
 from generators.corpus import MANIFEST_SCHEMA, tokenizer_folder
 from generators.record import Record
-from generators.tasks import build
+from generators.tasks import TASKS, build
 from generators.tokenizer import Tokenizer, same_ids
 from harness.errors import HarnessError, InputError
 
@@ -119,6 +119,8 @@ def _problems(
         if getattr(record, name) != manifest[name]:
             yield f"its {name} is not the corpus's"
     try:
+        if record.sources != manifest.get("sources", record.sources):
+            yield f"it is of the {record.sources}, the corpus of the {manifest['sources']}"
         yield from audit(record, tokenizer)
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         yield f"its details are damaged ({type(error).__name__}: {error})"
@@ -151,6 +153,10 @@ def audit(record: Record, tokenizer: Tokenizer) -> Iterator[str]:
 
 def _rebuilt(record: Record, line: bytes, tokenizer: Tokenizer) -> Iterator[str]:
     try:
+        here = TASKS[record.task].sources(record.params)
+        if record.sources != here:
+            yield f"it cannot be built again here: it is of the {record.sources}, this is the {here}"
+            return
         again = build(
             record.task,
             context_tokens=record.context_tokens,
@@ -160,7 +166,7 @@ def _rebuilt(record: Record, line: bytes, tokenizer: Tokenizer) -> Iterator[str]
             check=False,
             **record.params,
         )
-    except (HarnessError, TypeError, ValueError, AttributeError) as error:
+    except (HarnessError, LookupError, TypeError, ValueError, AttributeError) as error:
         yield f"it cannot be built again: {error}"
         return
     if again.to_json() != line.rstrip(b"\n"):

@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +15,10 @@ from harness.host.gpu import GpuSampler
 from harness.measure import probes
 from harness.measure.besides import Audits, ask_besides
 from harness.measure.inputs import InputStore
-from harness.measure.ladder import MIN_STEPS, budgets, runs, steps_at
+from harness.measure.ladder import budgets, runs
+from harness.measure.outcomes import failure, now, rung, spoil, success
 from harness.measure.profile import profile
 from harness.measure.protocol import TimedRun, timed_run, warm_up
-from harness.measure.validity import check_completion_tokens, check_prompt_tokens
 from harness.models.architecture import architecture_at
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
@@ -71,15 +70,37 @@ class BootContext:
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
     """Measure every point of a boot. Never raises for a failed server or point: each ends in a record.
 
+    Inputs are built first: no server is started for points that have none.
+
     KeyboardInterrupt and SystemExit pass through after the server has been stopped; points that were not
     reached leave no record, so that the next run measures them.
     """
-    records: list[Record] = []
-    remaining = list(boot.points)
+    records = _without_input(boot, context)
+    lacking = {record.key for record in records}
+    remaining = [point for point in boot.points if point.key not in lacking]
     while remaining:
         records += _run_server(Boot(boot.spec, tuple(remaining)), context)
         recorded = {record.key for record in records}
         remaining = [point for point in remaining if point.key not in recorded]
+    return records
+
+
+def _without_input(boot: Boot, context: BootContext) -> list[Record]:
+    """Records of the points whose input cannot be built: too few tokens for it, a missing file."""
+    records: list[Record] = []
+    environment: dict[str, Any] = {}
+    for point in boot.points:
+        began = now()
+        try:
+            context.view.phase("input", point)
+            context.inputs.prompt_ids(point)
+        except HarnessError as error:
+            environment = environment or capture_environment()
+            refused = ServerError(f"no input can be built: {error}", Outcome.INVALID)
+            records.append(failure(point, refused, began, environment, ServerInfo()))
+            _store(records[-1], b"", context)
+        except Exception:  # noqa: BLE001  (a bug: where the point is measured it becomes its record)
+            continue
     return records
 
 
@@ -88,7 +109,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     log_path = context.results / "logs" / "servers" / f"{boot.spec.key}-{time.time_ns()}.log"
     context.view.boot_starts(boot.spec, boot.points)
     server = _server(boot.spec, log_path, context)
-    began = _now()
+    began = now()
     environment = capture_environment()
     records: list[Record] = []
     audits: Audits = {}
@@ -113,7 +134,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
         raw_log = log_path.read_bytes() if log_path.exists() else b""
         recorded = {record.key for record in records}
         for point in (p for p in boot.points if p.key not in recorded):
-            record = _failure(point, error, began, environment, server.info)
+            record = failure(point, error, began, environment, server.info)
             _store(record, raw_log, context)
             records.append(record)
     return records
@@ -153,7 +174,7 @@ def _measure(
     point's; the others are left for another run.
     """
     point = points[0]
-    began, clock = _now(), time.monotonic()
+    began, clock = now(), time.monotonic()
     mark = server.log_size()
     info: InputInfo | None = None
     try:
@@ -171,7 +192,7 @@ def _measure(
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
-            return [_failure(point, error, began, environment, server.info, info)], b"", False
+            return [failure(point, error, began, environment, server.info, info)], b"", False
         context.view.phase("warm-up", point)
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
@@ -183,18 +204,18 @@ def _measure(
         raw = server.log_since(mark)
         sound = error.kind in (Outcome.REQUEST_ERROR, Outcome.INVALID)
         broken = not sound or server.has_ended()
-        return [_failure(point, error, began, environment, server.info, info)], raw, broken
+        return [failure(point, error, began, environment, server.info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)
-        return [_failure(point, failed, began, environment, server.info, info)], b"", False
+        return [failure(point, failed, began, environment, server.info, info)], b"", False
     except Exception as error:  # noqa: BLE001  (a bug must not hide the point nor stop the others)
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the harness failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         failed = ServerError(text, Outcome.INVALID)
         raw = server.log_since(mark)
-        return [_failure(point, failed, began, environment, server.info, info)], raw, True
+        return [failure(point, failed, began, environment, server.info, info)], raw, True
     duration_s = time.monotonic() - clock
-    made = [_success(point, run, info, began, duration_s, environment, server.info, new_tokens)]
+    made = [success(point, run, info, began, duration_s, environment, server.info, new_tokens)]
     made[0].samples = sampler.columns()
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
@@ -205,18 +226,13 @@ def _measure(
         context.view.phase("asking besides", point)
         made[0].extras |= ask_besides(server, point, prompt, run, context.stall_limit_s, audits)
     except ServerError as error:
-        _spoil(made[0], str(server.first_cause(error)))
+        spoil(made[0], str(server.first_cause(error)))
     if new_tokens is not None:
-        made = [_rung(rung, made[0], points, new_tokens) for rung in points]
+        made = [rung(each, made[0], points, new_tokens) for each in points]
     for record in made:
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
     return made, run.raw_log, server.has_ended()
-
-
-def _spoil(record: Record, reason: str) -> None:
-    record.outcome = Outcome.INVALID
-    record.reason = "; ".join(filter(None, (record.reason, reason)))
 
 
 def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
@@ -226,106 +242,10 @@ def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
             str(record.point.probe), directory, run.began_ns, run.ended_ns, record.point
         )
     except RecordError as error:
-        _spoil(record, str(error))
-
-
-def _rung(rung: Point, whole: Record, points: Sequence[Point], new_tokens: Sequence[int]) -> Record:
-    """The record of one batch size of a shared run: its own steps, and the requests that reached them."""
-    steps = steps_at(whole.decode_steps, rung.batch)
-    reasons = [whole.reason] if whole.reason else []
-    if len(steps) < MIN_STEPS:
-        reasons.append(
-            f"only {len(steps)} decode steps ran at batch {rung.batch}, {MIN_STEPS} are needed: the outputs "
-            "ended early; measure it with share_prefill=false (force.share_prefill=false in an experiment)"
-        )
-    shared = {"batches": [point.batch for point in points], "new_tokens": list(new_tokens)}
-    return whole.model_copy(
-        update={
-            "key": rung.key,
-            "point": rung,
-            "outcome": Outcome.INVALID if reasons else Outcome.OK,
-            "reason": "; ".join(reasons),
-            "requests": [request.model_copy() for request in whole.requests[: rung.batch]],
-            "decode_steps": steps,
-            "extras": {**whole.extras, "shared_prefill": shared},
-        }
-    )
-
-
-def _success(
-    point: Point,
-    run: TimedRun,
-    info: InputInfo,
-    began: str,
-    duration_s: float,
-    environment: dict[str, Any],
-    server: ServerInfo,
-    new_tokens: Sequence[int] | None = None,
-) -> Record:
-    reasons = _invalid_reasons(point, run, new_tokens or [point.max_new_tokens] * point.batch)
-    return Record(
-        key=point.key,
-        point=point,
-        outcome=Outcome.INVALID if reasons else Outcome.OK,
-        reason="; ".join(reasons),
-        started_at=began,
-        duration_s=round(duration_s, 3),
-        environment=environment,
-        server=server,
-        input=info,
-        requests=run.requests,
-        decode_steps=run.decode_steps,
-        prefill_steps=run.prefill_steps,
-        log_summary={**run.log_summary, "wall_s": round(run.wall_s, 4)},
-    )
-
-
-def _invalid_reasons(point: Point, run: TimedRun, new_tokens: Sequence[int]) -> list[str]:
-    """What makes a finished run no measurement at all; finer verdicts are the analysis' business.
-
-    `new_tokens` is what each request was asked for.
-    """
-    reasons = []
-    for request, tokens in zip(run.requests, new_tokens, strict=True):
-        prompt = check_prompt_tokens(point.context_tokens, request.prompt_tokens, request.cached_tokens)
-        reasons.append(prompt.reason)
-        if request.cached_tokens:
-            reasons.append(
-                f"{request.cached_tokens} prompt tokens came from the cache: the prefill was not timed"
-            )
-        if point.ignore_eos:
-            asked = check_completion_tokens(
-                tokens, request.completion_tokens, request.finish_reason, ignore_eos=True
-            )
-            reasons.append(asked.reason)
-    return sorted({reason for reason in reasons if reason})
-
-
-def _failure(
-    point: Point,
-    error: ServerError,
-    began: str,
-    environment: dict[str, Any],
-    server: ServerInfo,
-    info: InputInfo | None = None,
-) -> Record:
-    return Record(
-        key=point.key,
-        point=point,
-        outcome=Outcome(error.kind),
-        reason=str(error),
-        started_at=began,
-        environment=environment,
-        server=server,
-        input=info,
-    )
+        spoil(record, str(error))
 
 
 def _store(record: Record, raw_log: bytes, context: BootContext) -> None:
     if context.owns(record.key):
         write_record(context.results, record, raw_log)
     context.view.point_done(record)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 
 from generators.chat import find_template, read_config
-from harness.commandline import guarded
+from harness.commandline import guarded, place
 from harness.compose import load
 from harness.errors import HarnessError
 from harness.host import gpu
@@ -247,7 +247,7 @@ def examine(results: Path, checkpoint: str) -> list[Finding]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.doctor", description=__doc__)
-    parser.add_argument("--results", type=Path, help="where records will be written (default: results)")
+    parser.add_argument("--results", type=place, help="where records will be written (default: results)")
     parser.add_argument(
         "--checkpoint", help="directory, Hugging Face id or package:tiny (default: that of model=)"
     )

@@ -5,7 +5,7 @@
     python -m harness -m arm=native,ring depth=3,5,7                a sweep: one job a boot too
 
 Run it again to go on where it stopped. The exit status is 1 when a point has no result, 130 when it was
-interrupted.
+interrupted, 143 when it was stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from harness import config
-from harness.commandline import guarded, os_error_text
+from harness.commandline import Terminated, guarded, os_error_text
 from harness.compose import one_line
 from harness.errors import ConfigError, HarnessError
 from harness.sweep import jobs, multirun
@@ -110,4 +111,8 @@ def main() -> int:
     except KeyboardInterrupt:
         jobs.console.print("interrupted: run the same command again to go on")
         return 130
+    except Terminated as stop:
+        name = signal.Signals(stop.number).name
+        jobs.console.print(f"stopped by {name}: run the same command again to go on")
+        return 128 + stop.number
     return int(any(jobs.failed))

@@ -1,21 +1,62 @@
-"""How a command ends: an error is one sentence; Ctrl-C or a reader that has left is no traceback."""
+"""How a command ends: an error is one sentence; Ctrl-C, SIGTERM or a reader that has left is no traceback."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from harness.errors import HarnessError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
+_STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Terminated(SystemExit):
+    """Somebody asked the process to end: SIGTERM, or SIGHUP of a terminal that was closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def terminable(numbers: Iterable[int] = _STOPPING) -> Iterator[None]:
+    """A signal that would end the process at once raises `Terminated`, so that servers stop and locks go.
+
+    Further ones are for what is being put right already, and are passed over. Only the main thread can ask
+    for signals; elsewhere nothing changes.
+    """
+    asked: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not asked:
+            asked.append(number)
+            raise Terminated(number)
+
+    before: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            before = {number: signal.signal(number, stop) for number in numbers}
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _deadly() -> list[int]:
+    """Signals that would end this process; `nohup` and others may have seen to one."""
+    return [number for number in _STOPPING if signal.getsignal(number) is signal.SIG_DFL]
 
 
 def started(module: str) -> int:
@@ -30,34 +71,36 @@ def started(module: str) -> int:
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """While modules load there is nothing to put right: Ctrl-C ends the process at once.
+    """While modules load there is nothing to put right: Ctrl-C and the like end the process at once.
 
     As an exception it would come out of some import as a traceback, or a library would swallow it.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        _say("interrupted", INTERRUPTED)
-        os._exit(INTERRUPTED)
+        _say("interrupted" if number == signal.SIGINT else _stopped(number), 0)
+        os._exit(128 + number)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # a shell's background job: Ctrl-C is not for it
-        return
-    signal.signal(signal.SIGINT, leave)
+    numbers: list[int] = _deadly()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)  # else a shell's background job: Ctrl-C is not for it
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def guarded(command: Callable[[], int], failure: int = 2) -> int:
     """Run a command; returns its exit status.
 
     Args:
-        failure: the status after an expected error; `INTERRUPTED` stands for Ctrl-C.
+        failure: the status after an expected error; `INTERRUPTED` stands for Ctrl-C, 128 and more for others.
     """
     _open_closed_streams()
     try:
-        status = command()
+        with terminable(_deadly()):
+            status = command()
         sys.stdout.flush()
         return status
     except HarnessError as error:
@@ -72,6 +115,13 @@ def guarded(command: Callable[[], int], failure: int = 2) -> int:
     except KeyboardInterrupt:
         _discard_output()
         return _say("interrupted", INTERRUPTED)
+    except Terminated as stop:
+        _discard_output()
+        return _say(_stopped(stop.number), 128 + stop.number)
+
+
+def _stopped(number: int) -> str:
+    return f"stopped by {signal.Signals(number).name}"
 
 
 def _open_closed_streams() -> None:
@@ -81,11 +131,18 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
+def place(text: str) -> Path:
+    """A file or folder of a command line, as argparse's `type`: an empty one would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: name a file or folder, or leave the option out")
+    return Path(text)
+
+
 def os_error_text(error: OSError) -> str:
     """One sentence for what the system refused: where, why, and what to do."""
-    place = f"{error.filename}: " if error.filename else ""
+    where = f"{error.filename}: " if error.filename else ""
     advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space, or name another place"
-    return f"{place}{error.strerror or error}: {advice}"
+    return f"{where}{error.strerror or error}: {advice}"
 
 
 def _say(text: str, status: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -99,9 +99,24 @@ def to_run_config(composed: DictConfig) -> RunConfig:
         raise ConfigError(
             "the configuration does not follow conf/config.yaml: keep run_schema in its defaults"
         )
+    _refuse_empty(values)
     if values.hardware.name == "auto":
         values.hardware = hardware_config(detect_hardware())
     return values
+
+
+def _refuse_empty(values: Any, prefix: str = "") -> None:
+    """Refuse settings that are empty texts: as a path, each would be the current folder.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for item in fields(values):
+        value = getattr(values, item.name)
+        if is_dataclass(value):
+            _refuse_empty(value, f"{prefix}{item.name}.")
+        elif isinstance(value, str) and not value.strip() and item.default != "":
+            raise ConfigError(f"{prefix}{item.name}= is empty: give it a value, or leave it out")
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.commandline import guarded
+from harness.commandline import guarded, place
 
 if TYPE_CHECKING:  # slow modules are loaded once Ctrl-C can end in a line
     from rich.console import Console
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.demo", description=__doc__)
     parser.add_argument(
-        "--results", type=Path, default=Path("results/demo"), help="where records and figures go"
+        "--results", type=place, default=Path("results/demo"), help="where records and figures go"
     )
     parser.add_argument(
         "--contexts", type=int, nargs="+", default=list(CONTEXTS), help="prompt lengths in tokens"

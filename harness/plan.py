@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from harness.commandline import guarded
+from harness.commandline import guarded, place
 from harness.errors import ConfigError
 
 
@@ -18,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m harness.plan", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="as for python -m harness")
     parser.add_argument("--brief", action="store_true", help="boots and totals only")
-    parser.add_argument("--json", type=Path, help="also write the plan to this file")
+    parser.add_argument("--json", type=place, help="also write the plan to this file")
     # As `python -m harness` takes it; here a sweep needs no flag.
     parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(arguments)

@@ -126,7 +126,9 @@ class InputInfo(_Part):
     sha256_ids: str
     gold: list[str] = Field(default_factory=list)
     tokenizer: str = ""
-    source: str = Field(default="generated", description="generated | published | file | random")
+    source: str = Field(
+        default="generated", description="`generated`, or whose text it is where no parameter says"
+    )
 
 
 class Pool(_Part):

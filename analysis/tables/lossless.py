@@ -20,7 +20,7 @@ from analysis.equivalence import (
 )
 from analysis.estimators import Estimate
 from analysis.extras import Draws, PenaltyAudit, read_extra
-from analysis.study import Cell, Study
+from analysis.study import Cell, Study, prompt_hash, task_params
 from analysis.tables.base import SITE_COLUMNS, Column, Table, Value, header, sites
 from harness.points import ARMS
 from harness.records import Outcome
@@ -160,10 +160,11 @@ def sampling(study: Study) -> Table:
         by_prompt: dict[tuple[object, ...], dict[str, tuple[Cell, Draws]]] = {}
         for cell in site.group.cells if site.group else ():
             p, draws = cell.point, read_extra(cell.record, "draws", Draws)
-            if draws is None or cell.record.outcome is not Outcome.OK:
+            if draws is None or cell.record.outcome is not Outcome.OK or not cell.verdict.of_point:
                 continue
             prompt = (p.context_tokens, precision(p), p.task, p.temperature, p.repetition_penalty, p.seed)
-            by_prompt.setdefault((*prompt, repr(sorted(p.task_params.items()))), {})[p.arm] = cell, draws
+            words = prompt_hash(cell), repr(sorted(task_params(cell).items()))
+            by_prompt.setdefault((*prompt, *words), {})[p.arm] = cell, draws
         for arms in by_prompt.values():
             for a, b in combinations([arm for arm in ARMS if arm in arms], 2):
                 _add_draws(table, site.model, site.hardware, arms[a], arms[b])

@@ -10,7 +10,18 @@ import numpy as np
 from analysis.estimators import Estimate
 from analysis.paper import Claim, claim
 from analysis.speedup import split_ratio
-from analysis.study import Cell, Pooled, Study, accept_length, counted, pooled, pooled_ratio, step_ms, tpot_ms
+from analysis.study import (
+    Cell,
+    Pooled,
+    Study,
+    accept_length,
+    counted,
+    pooled,
+    pooled_ratio,
+    prompt_hash,
+    step_ms,
+    tpot_ms,
+)
 from analysis.tables.base import (
     ANY,
     RATIO_NOTE,
@@ -262,9 +273,10 @@ def spread(study: Study) -> Table:
             depth = 1 if arm == "dense" else main_depth(site)
             for context in usual_contexts(site, [arm]):
                 used, _ = counted(site.cells(arm, context_tokens=context, depth=depth), step_ms)
-                means: dict[tuple[str, int], list[float]] = {}
+                means: dict[tuple[object, ...], list[float]] = {}
                 for cell in used:
-                    means.setdefault((cell.point.task, cell.point.seed), []).append(step_ms(cell).value)
+                    key = (cell.point.task, cell.point.seed, prompt_hash(cell))
+                    means.setdefault(key, []).append(step_ms(cell).value)
                 values = [float(np.mean(v)) for v in means.values()]
                 said = claim("table_1", site.paper, "all", "all", "step_content_spread")
                 found = Value(None, said, "one input only" if values else "not measured here")

@@ -63,6 +63,7 @@ class InputStore:
             sha256_ids=hashlib.sha256(ids.tobytes()).hexdigest(),
             gold=list(record.gold),
             tokenizer=self.tokenizer.fingerprint,
+            source=record.sources or "generated",
         )
 
     def decode(self, ids: Sequence[int]) -> str:

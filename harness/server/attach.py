@@ -16,9 +16,8 @@ from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
 from harness.server.lifecycle import Listener, Server
 from harness.server.provenance import only_sglang
+from harness.server.reported import MEASURED, differing, of_point
 from harness.server.spec import ServerSpec
-
-_NEXTN = ("EAGLE", "NEXTN")
 
 
 @dataclass
@@ -148,33 +147,8 @@ AnyServer = Server | RunningServer
 
 def differences(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
     """How a server's reported arguments differ from what a spec needs; a missing argument differs too."""
-    speculative = spec.arm != "dense"
-    windowed = spec.arm in WINDOWED_ARMS
-    wanted: dict[str, tuple[Any, ...]] = {
-        "tp_size": (spec.tp,),
-        "page_size": (1,),
-        "disable_radix_cache": (True,),
-        "dtype": (spec.dtype, "auto"),
-        "kv_cache_dtype": (spec.kv_dtype, "auto") if spec.kv_dtype == spec.dtype else (spec.kv_dtype,),
-        "speculative_algorithm": _NEXTN if speculative else (None,),
-        "decode_log_interval": (1,),
-    }
-    if speculative:
-        wanted |= {
-            "speculative_num_steps": (spec.depth - 1,),
-            "speculative_num_draft_tokens": (spec.depth,),
-            "speculative_eagle_topk": (1,),
-            "speculative_draft_window_size": (spec.window_tokens,) if windowed else (None, 0, -1),
-        }
-        if windowed:
-            wanted["speculative_draft_sink_size"] = (spec.sink_tokens,)
-        if spec.device != "cpu":
-            wanted["speculative_draft_attention_backend"] = (spec.draft_backend,)
-    found = []
-    for name, choices in wanted.items():
-        value = reported.get(name)
-        if value not in choices:
-            found.append(f"{name} is {value!r}, not {choices[0]!r}")
+    wanted = of_point(spec, on_cpu=spec.device == "cpu") | MEASURED | {"page_size": (1,)}
+    found = differing(wanted, reported, absent_differs=True)
     context = reported.get("context_length")
     if isinstance(context, int) and context < spec.context_length:
         found.append(f"context_length is {context}, below {spec.context_length}")

@@ -26,6 +26,7 @@ from harness.server.client import Client
 from harness.server.containers import cache_home
 from harness.server.failure_patterns import ENDING
 from harness.server.provenance import image_of, served_versions
+from harness.server.reported import contradictions
 from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
 
@@ -284,6 +285,13 @@ class Server:
             raise ServerError(
                 f"the server runs without the windowed draft (mode={wanted.mode} was asked for): is this "
                 "package installed in the server's environment? `python -m harness.doctor` tells",
+                Outcome.INVALID,
+            )
+        wrong = contradictions(self.spec, reported)
+        if wrong:
+            raise ServerError(
+                f"the server runs with other arguments than it was started for: {'; '.join(wrong)}; its log "
+                f"says why ({self.log_path}): SGLang overrides some for a model or a GPU",
                 Outcome.INVALID,
             )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.commandline import guarded
+from harness.commandline import guarded, place
 from harness.errors import ConfigError, HarnessError
 from harness.records import LOG_FILE, RECORD_FILE, Outcome, iter_record_dirs, read_record
 from harness.server.lifecycle import BOOT_MARK
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--longest-s", type=float, default=60.0, help="latest moment of a kill")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--results", type=Path, default=Path("results/chaos"))
+    parser.add_argument("--results", type=place, default=Path("results/chaos"))
     parser.add_argument("overrides", nargs="*", default=[], help="default: experiment=smoke hardware=cpu")
     options = parser.parse_args(arguments)
     overrides = options.overrides or ["experiment=smoke", "hardware=cpu"]

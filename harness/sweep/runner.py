@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
+from harness.commandline import terminable
 from harness.measure.ladder import runs
 from harness.sweep.execute import record_missing, recorded_since
 from harness.sweep.locks import PointLocks
@@ -26,7 +26,7 @@ def run_boots(plan: Plan, plan_path: Path, boots: Iterable[PlannedBoot]) -> None
     Raises:
         KeyboardInterrupt, SystemExit: this process was asked to stop; the running server is down by then.
     """
-    with _terminable():
+    with terminable():
         for boot in boots:
             _run_boot(plan, plan_path, boot)
 
@@ -81,21 +81,3 @@ def _spawn(plan_path: Path, boot: PlannedBoot) -> int:
             process.wait()
             raise
         raise
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM stops as Ctrl-C does. Only the main thread can ask for signals."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        previous = signal.signal(signal.SIGTERM, stop)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -13,12 +13,11 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from harness.commandline import os_error_text
+from harness.commandline import os_error_text, place
 from harness.errors import HarnessError
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot, from_json
@@ -32,7 +31,7 @@ _stop_asked = threading.Event()
 def main(arguments: list[str] | None = None) -> int:
     """Run the boot; returns 0 whenever each of its points has a record or is another harness's."""
     parser = argparse.ArgumentParser(prog="python -m harness.sweep.worker", description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--plan", type=place, required=True)
     parser.add_argument("--boot", required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args(arguments)

@@ -59,9 +59,11 @@ def make_record(
     times = step_ms * (1 + noise * rng.standard_normal(steps))
     speculative = arm != "dense"
     decode = DecodeSteps(
-        time_s=[1.0e9 + i for i in range(steps)],
+        time_s=[
+            float(second) for second in 1_000_000_000 + np.cumsum(times) // 1000
+        ],  # whole seconds, as logged
         running_requests=[p.batch] * steps,
-        resident_tokens=[p.context_tokens + i for i in range(steps - 1)] + [0],
+        resident_tokens=[p.batch * (p.context_tokens + i) for i in range(steps - 1)] + [0],
         accept_length=[float(1 + n) if speculative else None for n in accepted],
         throughput_tokens_per_s=[
             round(1000 * p.batch * (1 + n) / t, 2) for n, t in zip(accepted, times, strict=True)

@@ -119,6 +119,29 @@ def test_arms_are_paired_by_prompt_and_depth(records: list[Record]) -> None:
     assert longest.pairs == 3 and longest.ratio.value == pytest.approx(1 / 1.4, rel=0.01)
 
 
+def test_windows_pair_with_equal_windows_only() -> None:
+    records = [
+        make_record(arm, window_tokens=window, sink_tokens=sink, step_ms=10.0 if window == 64 else 40.0)
+        for arm in ("windowed", "ring")
+        for window, sink in ((64, 4), (252, 4), (252, 8))
+    ]
+    found = compare.compare_arms(records, "windowed", "ring", "step_ms")
+    assert [e.pairs for e in found.effects] == [1, 1, 1]
+    assert all(e.ratio.value == pytest.approx(1, rel=0.05) for e in found.effects)
+    alone = compare.compare_arms([records[0], records[-1]], "windowed", "ring", "step_ms")
+    assert not alone.effects and (alone.only_a, alone.only_b) == (1, 1)
+
+
+def test_an_effect_averages_over_prompts_and_repeats_only() -> None:
+    """Settings that a point's label leaves out make effects of their own, named by what differs."""
+    records = [
+        make_record(arm, seed=seed, tp=tp) for arm in ("native", "ring") for seed in (0, 1) for tp in (1, 2)
+    ]
+    found = compare.compare_arms(records, "native", "ring", "step_ms")
+    assert [e.pairs for e in found.effects] == [2, 2]
+    assert [e.label.rpartition(" ")[2] for e in found.effects] == ["tp=1", "tp=2"]
+
+
 def test_nothing_in_common_is_status_2() -> None:
     found = compare.compare_sets([make_record(seed=1)], [make_record(seed=2)], "tpot_ms")
     assert compare.exit_status(found, 5) == 2
@@ -168,16 +191,20 @@ def test_an_export_of_another_version_says_what_to_do(tmp_path: Path) -> None:
 # -- foreign logs ------------------------------------------------------------------------------------------
 
 STEP = (
-    "[2026-11-30 05:10:{:02d} TP0] Decode batch, #running-req: {}, #token: 9000, token usage: 0.1, "
-    "accept len: 2.00, accept rate: 0.17, gen throughput (token/s): 100.00, #queue-req: 0\n"
+    "[2026-11-30 05:10:{:02d} TP0] Decode batch, #running-req: {}, #token: {}, token usage: 0.1, "
+    "accept len: 2.00, accept rate: 0.17, gen throughput (token/s): {}.00, #queue-req: 0\n"
 )
 
 
+def step(second: int, running: int) -> str:
+    return STEP.format(second, running, 9000 * running, 2 * running)
+
+
 def foreign_log() -> str:
-    body = STEP.format(0, 1) + "RK_DEC_BEGIN tag=native_b1 B=1 d=7\n"
-    body += "".join(STEP.format(i, 1) for i in range(1, 12)) + "RK_DEC_END tag=native_b1\n"
-    body += STEP.format(20, 1) + "RK_DEC_BEGIN tag=native_b2 B=2\n"
-    return body + "".join(STEP.format(30 + i, 2) for i in range(12))
+    body = step(0, 1) + "RK_DEC_BEGIN tag=native_b1 B=1 d=7\n"
+    body += "".join(step(i, 1) for i in range(1, 12)) + "RK_DEC_END tag=native_b1\n"
+    body += step(20, 1) + "RK_DEC_BEGIN tag=native_b2 B=2\n"
+    return body + "".join(step(30 + i, 2) for i in range(12))
 
 
 def test_marks_cut_a_log_into_pieces() -> None:
@@ -265,7 +292,7 @@ def test_commands_on_a_result_set(results: Path, tmp_path: Path, capsys: pytest.
     assert main(["figure", "2", *where, "--out", str(tmp_path / "f")]) == 0
     assert main(["report", *where, "--out", str(tmp_path / "r.html")]) == 0
     assert main(["export", *where, "--out", str(tmp_path / "e")]) == 0
-    assert main(["compare", "native", "native", *where]) == 0
+    assert main(["compare", "native", "ring", "--threshold", "50", *where]) == 0
     assert main(["check", *where]) == 1
     assert "46 of 47 records are valid" in capsys.readouterr().out
 
@@ -294,6 +321,21 @@ def test_words_that_would_be_ignored_are_refused(results: Path, capsys: pytest.C
     assert main(["table", "2", "--bandwidth", "5", "--results", str(results)]) == 2
     assert main(["compare", "native", "rign", "--results", str(results)]) == 2
     assert "rign is neither an arm" in capsys.readouterr().err
+
+
+def test_what_cannot_be_compared_is_refused_by_name(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--results", str(results)]
+    for words, said in (
+        (["ring", "ring", *where], "ring would be compared with itself"),
+        (["ring", str(results)], "ring is an arm and the other one a folder"),
+        ([str(results), "ring", *where], "ring is an arm and the other one a folder"),
+        ([str(results), str(results), *where], "--results is for two arms"),
+    ):
+        assert main(["compare", *words]) == 2
+        shown = capsys.readouterr()
+        assert said in shown.err and not shown.out
 
 
 def test_help_names_every_table_and_figure() -> None:

@@ -46,6 +46,14 @@ def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
     assert "ring differs from native at token 12" in text
 
 
+def test_demo_pairs_no_arms_of_other_prompts(tmp_path: Path) -> None:
+    records = [make_record("native"), make_record("ring")]
+    assert records[1].input is not None
+    records[1].input = records[1].input.model_copy(update={"sha256_ids": "1" * 64})
+    text = shown(records, tmp_path)
+    assert "left out" in text and "its prompt is another one" in text and "outputs, S" not in text
+
+
 def test_demo_without_a_measurement_draws_nothing(tmp_path: Path) -> None:
     assert "left out" in shown([make_record(steps=3)], tmp_path / "f")
     assert not (tmp_path / "f").exists()

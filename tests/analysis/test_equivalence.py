@@ -76,6 +76,24 @@ def test_settings_are_not_mixed() -> None:
     assert shares == {("float32", 1.0): 6, ("bfloat16", 1.0): 5, ("bfloat16", 1.15): 4}
 
 
+def test_prompts_of_other_tokens_are_not_compared() -> None:
+    """One seed may give two texts: on another interpreter, from other sources."""
+    records = study({"ring": {0: 3}}, prompts=2)
+    other = next(r for r in records if r.point.arm == "ring" and r.point.seed == 0)
+    assert other.input is not None
+    other.input = other.input.model_copy(update={"sha256_ids": "1" * 64})
+    found = {(p.first, p.second): (p.prompts, p.identical) for p in arm_pairs(group(records))}
+    assert found["native", "ring"] == (1, 1) and found["dense", "native"] == (2, 2)
+
+
+def test_outputs_of_another_server_are_not_compared() -> None:
+    records = study({})
+    for record in records:
+        if record.point.arm == "ring":
+            record.server.arguments = {"speculative_draft_window_size": 4032}
+    assert {arm for p in arm_pairs(group(records)) for arm in (p.first, p.second)} == set(ARMS) - {"ring"}
+
+
 def test_by_input() -> None:
     records = study({}, task="vt") + study({"ring": {0: 3}}, task="cwe")
     found = {(p.task, p.second): p.identical for p in arm_pairs(group(records), by_input=True)}

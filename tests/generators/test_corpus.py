@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import orjson
 import psutil
 import pytest
 
+import generators
 from generators import cli
 from generators.corpus import Request, build_corpus
 from generators.record import Record
@@ -92,6 +94,19 @@ def test_different_requests_never_share_a_file(tmp_path):
         for each in (request(), request(params={"keys": 3}), request(seed=1), request(context_tokens=701))
     }
     assert len(names) == 4
+
+
+def test_another_pythons_library_is_another_corpus(tmp_path, monkeypatch):
+    """Its text is another one: resumed on another interpreter, a corpus would hold both."""
+    wanted = request(task="code_repository", context_tokens=1500)
+    here = build_corpus(wanted, count=1, folder=tmp_path, workers=1)
+    manifest = json.loads(here.manifest.read_text())
+    assert manifest["sources"] == f"standard library of Python {platform.python_version()}"
+    assert verify(here.records) == []
+    monkeypatch.setattr("generators.code_qa.platform.python_version", lambda: "3.99.1")
+    assert build_corpus(wanted, count=1, folder=tmp_path, workers=1).name != here.name
+    (problem,) = verify(here.records)
+    assert "this is the standard library of Python 3.99.1" in problem
 
 
 def tampered(corpus, tmp_path, change, number=1):
@@ -365,16 +380,42 @@ def test_command_line_builds_and_verifies(tmp_path, capsys):
         (["task=vt", "tokenizer=/nowhere"], "no tokenizer.json"),
         (["task=vt", f"tokenizer={TOKENIZER}", "context=20"], "20 tokens are too few"),
         (["task=longbench_code_qa", f"tokenizer={TOKENIZER}"], "needs data=..."),
+        (["task=vt", "tokenizer="], "tokenizer= is empty"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "out="], "out= is empty"),
+        (["task=vt", f"tokenizer={TOKENIZER}", "out=''"], "out= is empty"),
         (["vt"], "not of the form name=value"),
         (["verify"], "Verify takes one file"),
     ],
 )
 def test_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
     extra = [f"out={tmp_path}", "workers=1"] if arguments[0] not in {"verify", "vt"} else []
-    assert cli.main([*arguments, *extra]) == 2
+    assert cli.main([*extra, *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task=vt", "context=20"],
+        ["task=niah_multikey", "keys=0"],
+        ["task=vt", "tokenizer=/nowhere"],
+        ["task=babilong_qa1", "data=/nowhere.json"],
+    ],
+)
+def test_no_bar_stands_before_a_refusal(tmp_path, words):
+    command = [sys.executable, "-m", "generators", "tokenizer=tiny", "workers=1", f"out={tmp_path}", *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "/?" not in done.stderr and "━" not in done.stderr
+
+
+def test_the_package_loads_nothing_before_it_is_asked():
+    code = "import sys, generators; sys.exit('numpy' in sys.modules or not callable(generators.build))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="nothing"):
+        generators.nothing  # noqa: B018
 
 
 def test_every_configuration_names_a_task_and_its_parameters():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import generators
 from generators.rng import Stream
 from generators.scoring import score
+from generators.tasks import resolve
 from generators.templates import ideal_answer
 from generators.verify import audit
 from harness.errors import ConfigError, InputError
@@ -135,9 +136,22 @@ def test_depth_percent_places_the_needle(small):
         ("fwe", {"alpha": True}, "alpha=True must be a number"),
         ("niah_single", {"depth_percent": "end"}, "must be a number or null"),
         ("published", {"path": "a\udcff"}, "cannot be stored"),
+        ("niah_multiquery_enum", {"keys": 0}, "keys=0 must be a whole number of at least 1"),
+        ("niah_multikey", {"keys": -3}, "keys=-3"),
+        ("niah_multivalue", {"values": 0}, "values=0"),
+        ("niah_single", {"keys_kind": "digits"}, "keys_kind='digits' is unknown"),
+        ("niah_single", {"depth_percent": float("nan")}, "depth_percent=nan"),
+        ("fwe_enum", {"words": 0}, "words=0"),
+        ("cwe", {"words": -1}, "words=-1"),
+        ("babilong_qa1", {"facts": 1}, "facts=1"),
+        ("babilong_qa1", {"placement": "here"}, "placement='here' is unknown"),
+        ("code_repository", {"root": ""}, "root= is empty"),
+        ("babilong_qa1", {"files": [""]}, "files= is empty"),
     ],
 )
 def test_senseless_requests_are_refused(small, task, params, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(task, params)  # without a tokenizer and a length: already when a sweep is planned
     with pytest.raises(ConfigError, match=message):
         generators.build(task, context_tokens=1000, tokenizer=small, seed=0, **params)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import checkup, plan
+from analysis import cli as analysis
+from harness import checkup, demo, plan
 from harness.commandline import guarded
 from harness.compose import load, open_cell
 from harness.errors import ConfigError
@@ -79,6 +80,31 @@ def test_ctrl_c_is_caught():
     assert guarded(lambda: signal.raise_signal(signal.SIGINT) or 0) == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_is_a_line_and_lets_go_of_everything(number, capsys):
+    released = []
+
+    def command():
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # a second one finds the first at work
+            released.append(True)
+        return 0
+
+    assert guarded(command) == 128 + number
+    assert capsys.readouterr().err == f"stopped by {number.name}\n" and released == [True]
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert guarded(lambda: signal.raise_signal(signal.SIGHUP) or 5) == 5
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -119,9 +145,51 @@ def test_the_plan_takes_the_flag_of_a_sweep(tmp_path, capsys):
     assert "points: 2 (2 to run)" in capsys.readouterr().out
 
 
-def test_the_plan_says_which_knob_is_wrong(tmp_path, capsys):
-    assert plan.main(["input.params.keys=abc", "hardware=cpu", f"results={tmp_path}"]) == 0
-    assert "keys='abc' must be a whole number" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["input.params.keys=abc"], "keys='abc' must be a whole number"),
+        (["input.params.keys=0"], "keys=0 must be a whole number of at least 1"),
+        (["input.params.keys=-2"], "keys=-2 must be a whole number of at least 1"),
+        (["input=cwe", "input.params.words=0"], "words=0 must be"),
+        (["input=fwe", "input.params.alpha=0"], "alpha=0 must lie above 1"),
+        (["input=babilong_qa1", "+input.params.facts=1"], "facts=1 must be"),
+    ],
+)
+def test_the_plan_says_which_knob_is_wrong(words, said, tmp_path, capsys):
+    assert plan.main([*words, "hardware=cpu", f"results={tmp_path}"]) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "word", ["results=", "results='  '", "model.path=", "server.log_path=", "server.python=", "checkpoints="]
+)
+def test_an_empty_setting_is_not_the_current_folder(word, capsys):
+    assert plan.main([word, "hardware=cpu"]) == 1
+    assert f"error: {word.partition('=')[0]}= is empty: give it a value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (analysis.main, ["export", "--out", ""]),
+        (analysis.main, ["report", "--results", " "]),
+        (analysis.main, ["import-log", ""]),
+        (demo.main, ["--results", ""]),
+        (plan.main, ["--json", ""]),
+        (checkup.main, ["--results", ""]),
+        (chaos.main, ["--results", ""]),
+    ],
+)
+def test_an_empty_option_is_not_the_current_folder(main, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "it is empty: name a file or folder" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_no_result_set(capsys):
+    assert analysis.main(["compare", "", "results/reference"]) == 2
+    assert "an empty name is neither" in capsys.readouterr().err
 
 
 def test_the_doctor_looks_at_the_checkpoint_of_a_model(capsys):
@@ -157,27 +225,31 @@ def test_the_harness_refuses_in_one_sentence(word):
         ["harness.doctor"],
         ["harness.demo"],
         ["analysis", "tables"],
+        ["generators", "tasks"],
     ],
     ids=lambda words: words[0],
 )
-def test_ctrl_c_while_modules_load_is_a_line(words, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")], ids=["int", "term"]
+)
+def test_a_signal_while_modules_load_is_a_line(words, name, said, tmp_path):
     code = (
         "import os, runpy, signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name in ('hydra', 'rich', 'numpy', 'omegaconf', 'pandas'):\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            os.kill(os.getpid(), signal.NAME)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "sys.argv = sys.argv[1:]\n"
         "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code.replace("NAME", name), *words],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert (done.returncode, done.stderr) == (128 + getattr(signal, name), f"{said}\n")

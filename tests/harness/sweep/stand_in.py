@@ -3,7 +3,7 @@
 Its behaviour comes from STAND_IN, a JSON object: `start_s`, `prefill_s`, `step_s`, and `fault`, one of
 oom_start, die_prefill, die_decode, lose_part (a server that takes minutes to end), hang, eos (outputs end
 early). `only_boots_with` limits a fault to
-commands that hold this word.
+commands that hold this word. `reports` are arguments that it reports instead of those it was given.
 """
 
 import json
@@ -62,6 +62,7 @@ class Handler(BaseHTTPRequestHandler):
                 "speculative_draft_sink_size": int(sink) if sink else None,
                 "max_total_num_tokens": int(value("--max-total-tokens")),
                 "internal_states": [{}],
+                **SETTINGS.get("reports", {}),
             }
         )
 

@@ -1,6 +1,7 @@
 """Whole command lines: boots in their own processes, faults, resume, two harnesses at once."""
 
 import contextlib
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -94,6 +95,26 @@ def test_a_probe_that_left_nothing_is_no_measurement(sweep):
     assert list((sweep.results / "logs" / "probes").iterdir())
 
 
+def test_an_input_that_cannot_be_built_needs_no_server(sweep):
+    done = sweep.run("-m", "arm=dense", "context=64,512", "max_new_tokens=8", "input.params.keys=8")
+    assert outcomes(sweep) == {Outcome.INVALID: 1, Outcome.OK: 1}, done.stderr
+    reasons = {record.point.context_tokens: record.reason for record in read_all(sweep.results)[0]}
+    assert reasons[64].startswith("no input can be built: 64 tokens are too few")
+    before = starts(sweep)
+    assert sweep.run("arm=dense", "context=64", "max_new_tokens=8", "input.params.keys=8").returncode == 1
+    assert starts(sweep) == before
+
+
+def test_a_server_that_runs_with_other_arguments_is_no_measurement(sweep):
+    sweep.server = {"reports": {"speculative_num_draft_tokens": 4, "disable_radix_cache": False}}
+    done = sweep.run("arm=native", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    assert outcomes(sweep) == {Outcome.INVALID: 1}, done.stderr
+    (record,), _ = read_all(sweep.results)
+    assert "speculative_num_draft_tokens is 4, not 7" in record.reason
+    assert "disable_radix_cache is False, not True" in record.reason
+    assert not record.requests, "nothing is measured on it"
+
+
 def test_a_pool_too_small_is_found_before_the_prefill(sweep):
     done = sweep.run("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8",
                      "server.max_total_tokens=300")  # fmt: skip
@@ -164,6 +185,27 @@ def test_ctrl_c_stops_everything_and_leaves_no_record_of_what_was_not_reached(sw
     assert process.wait(60) != 0
     assert list(iter_record_dirs(sweep.results)) == []
     assert find_orphans(BOOT_MARK, _boot_ids(sweep)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("words", [("arm=native", "context=512", "input.params.keys=8"), SMOKE],
+                         ids=["point", "experiment"])  # fmt: skip
+def test_a_signal_while_a_server_loads_ends_like_ctrl_c(sweep, tmp_path, number, words):
+    sweep.server = {"start_s": 600}
+    log = tmp_path / "log"
+    process = sweep.start(*words, log=log)
+    deadline = time.monotonic() + 120
+    while not (booted := _boot_ids(sweep)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert booted, log.read_text()
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert (
+        log.read_text().splitlines()[-1] == f"stopped by {number.name}: run the same command again to go on"
+    )
+    assert "Traceback" not in log.read_text()
+    assert list((sweep.results / "locks").glob("*.lock")) == list(iter_record_dirs(sweep.results)) == []
+    assert _boot_ids(sweep) == []
 
 
 def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):

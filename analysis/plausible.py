@@ -1,0 +1,140 @@
+"""Do the parts of a record agree: the context, the server's arguments, the rates, and the clocks?
+
+Each function gives one sentence, or nothing where the parts agree or where there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.estimators import LENGTHS, RATES, SKIPPED_LINES, effective_batch, within
+from harness.points import WINDOWED_ARMS, Point
+from harness.records import DecodeSteps, Record
+from harness.server.reported import contradictions, differing, of_point
+
+Floats = npt.NDArray[np.float64]
+
+CLOCK_FACTOR = 3.0
+"""How far apart two clocks of a run may be: other work slows single steps, another unit is far more."""
+HELD = (0.95, 1.1)
+"""Of the prompt: a request may hold no less than the first at most, no more than the second at least."""
+_OUTPUT_TOKENS = 512
+_STAMP_S = 1.0
+_PAUSE = 10
+_COMPLETE = 0.9
+
+
+def server_text(record: Record) -> str:
+    """How the server's own arguments, and what its plugin said, contradict the point."""
+    point, reported = record.point, record.server.arguments
+    if record.source == "measured":
+        wrong = contradictions(point, reported) if reported else []
+    else:
+        wrong = differing(of_point(point, reported.get("device") == "cpu"), reported)
+    mode = record.server.engine_report.get("mode", "off")
+    said = record.server.engine_report and mode != "off"
+    if said and mode != (point.arm if point.arm in WINDOWED_ARMS else "off"):
+        wrong.append(f"the draft's mode is {mode}, not that of arm {point.arm}")
+    return f"the server was another one: {'; '.join(wrong)}" if wrong else ""
+
+
+def context_text(point: Point, steps: DecodeSteps) -> str:
+    """Whether a running request holds about as many tokens as the prompt has; all that a bare log tells."""
+    lines = [
+        (running, tokens / running)
+        for running, tokens in zip(steps.running_requests, steps.resident_tokens, strict=True)
+        if tokens and running > 0
+    ]
+    held = [share for running, share in lines if running == point.batch] or [share for _, share in lines]
+    asked = point.context_tokens
+    if held and max(held) < HELD[0] * asked:
+        most = f"a running request held {max(held):,.0f} tokens at most"
+        return f"{most}, the prompt has {asked:,}: another context, or a prefix that requests shared"
+    if held and min(held) > HELD[1] * asked + _OUTPUT_TOKENS:
+        least = f"a running request held {min(held):,.0f} tokens from the first step on"
+        return f"{least}, the prompt has {asked:,}: another context, or the decode began earlier"
+    return ""
+
+
+def rate_text(steps: DecodeSteps) -> str:
+    """A throughput that no machine has, and whose inverse is no time."""
+    low, high = RATES
+    odd = [x for x in steps.throughput_tokens_per_s if x and not low <= x <= high]
+    return f"a step's throughput is {odd[0]:g} tokens/s, which no server reaches" if odd else ""
+
+
+def clock_text(record: Record) -> str:
+    """Whether rates, the requests' latency and the log's time stamps tell of the same run."""
+    steps = record.decode_steps
+    rates = np.asarray(steps.throughput_tokens_per_s, dtype=np.float64)
+    lengths = np.asarray([1.0 if a is None else a for a in steps.accept_length], dtype=np.float64)
+    running = np.asarray(steps.running_requests, dtype=np.int64)
+    sound = within(rates, RATES) & within(lengths, LENGTHS) & (running > 0)
+    tokens = np.where(sound, running * lengths, 0.0)
+    times_s = np.divide(tokens, rates, out=np.zeros_like(rates), where=sound)
+    batch = effective_batch(running, record.point.batch)
+    if batch is None:
+        return ""
+    at_batch = np.flatnonzero(sound & (running == batch))
+    return _against_latency(record, times_s, at_batch) or _against_stamps(steps, times_s, tokens, at_batch)
+
+
+def _against_latency(record: Record, times_s: Floats, at_batch: npt.NDArray[np.int64]) -> str:
+    """The steps must fit into the request; all fill it, since the gap before the first holds the prefill."""
+    known = [r.e2e_latency_s for r in record.requests if r.e2e_latency_s is not None]
+    if not known:
+        return ""
+    latency = max(known)
+    steady, whole = float(times_s[at_batch[SKIPPED_LINES:]].sum()), float(times_s.sum())
+    expected = max(r.verify_steps or r.completion_tokens - 1 for r in record.requests)
+    # Of a shared prefill only the steps of one batch size are kept.
+    complete = len(times_s) >= _COMPLETE * expected and not record.point.shared_prefill
+    if steady > CLOCK_FACTOR * latency or (complete and whole < latency / CLOCK_FACTOR):
+        took = steady if steady > CLOCK_FACTOR * latency else whole
+        return f"by their throughput the steps took {took:.3g} s, the request {latency:.3g} s: {_ADVICE}"
+    return ""
+
+
+def _against_stamps(
+    steps: DecodeSteps, times_s: Floats, tokens: Floats, at_batch: npt.NDArray[np.int64]
+) -> str:
+    """The tokens of a stretch without a pause over its stamps, which are whole seconds, beside its rates."""
+    stretch = _longest_stretch([(int(i), t) for i in at_batch if (t := steps.time_s[i]) is not None])
+    if len(stretch) < 2:
+        return ""
+    (first, begin), (last, end) = stretch[0], stretch[-1]
+    inner = [i for i, _ in stretch[1:]]
+    emitted, took = float(tokens[inner].sum()), float(times_s[inner].sum())
+    # A line may stand for many steps (--decode-log-interval): then the tokens held tell how many came.
+    held = [steps.resident_tokens[i] or 0 for i in (first, *inner)]
+    grown = float(max(held) - held[0]) if held[0] else 0.0
+    took *= max(1.0, grown / emitted)
+    least, most = max(0.0, end - begin - _STAMP_S), end - begin + _STAMP_S
+    if least / CLOCK_FACTOR <= took <= most * CLOCK_FACTOR:
+        return ""
+    return (
+        f"by their throughput the steps from {first + 1} to {last + 1} took {took:.3g} s, by the log's time "
+        f"stamps {least:.3g} to {most:.3g} s: {_ADVICE}"
+    )
+
+
+_ADVICE = "the throughput is in another unit, or the lines are of several runs"
+
+
+def _longest_stretch(lines: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Lines one after the other without a pause, of those that take longest; a clock set back is one too."""
+    if not lines:
+        return []
+    gaps = [b - a for (_, a), (_, b) in pairwise(lines)]
+    pause = 2 * _STAMP_S + _PAUSE * (float(np.median(gaps)) if gaps else 0.0)
+    stretches = [[lines[0]]]
+    for gap, line in zip(gaps, lines[1:], strict=True):
+        if 0 <= gap <= pause:
+            stretches[-1].append(line)
+        else:
+            stretches.append([line])
+    return max(stretches, key=lambda part: (part[-1][1] - part[0][1], len(part)))
