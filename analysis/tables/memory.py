@@ -101,7 +101,7 @@ def tokens_given_back(server: ServerInfo) -> tuple[int, int] | None:
 
 def architecture_share(server: ServerInfo, paper: str | None) -> Value:
     """Draft layers over draft and full-attention target layers, 1 / (F + 1) for one, in percent."""
-    known = {k: v for k, v in server.architecture.items() if isinstance(v, int)}
+    known = {k: v for k, v in server.architecture.items() if isinstance(v, int) and v > 0}
     full = known.get("full_attention_layers") or FULL_ATTENTION_LAYERS.get(paper or "")
     draft = known.get("mtp_attention_layers") or 1
     return Value(Estimate(100 * draft / (full + draft)) if full else None, note="F unknown")
