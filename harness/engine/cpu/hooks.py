@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.engine import compat
+from harness.engine.cpu import mamba2
 from harness.engine.cpu.linear import stable_linear, stable_lm_head
 from harness.engine.cpu.sampling import verify_uses_greedy
 
@@ -40,6 +41,7 @@ def register(registry: Any, hook_type: Any) -> None:
         (_ELEMENTWISE + "fused_gate_sigmoid_mul_add", add_gated_shared_expert, replace),
         ("torch.nn.functional.linear", stable_linear, around),
         ("sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", stable_lm_head, around),
+        *mamba2.hooks(before, around, replace),
     ]
     for target, hook, kind in hooks:
         registry.register(target, hook, kind)

@@ -67,7 +67,7 @@ def test_the_variable_must_say_yes() -> None:
 
 def test_every_hook_is_applied_on_cpu() -> None:
     seen = inspect(**cpu_environment(2))
-    assert len(seen["hooked"]) == 11
+    assert len(seen["hooked"]) == 17
     assert any(name.endswith("_verify_uses_greedy") for name in seen["hooked"]), seen["hooked"]
     assert seen["patched"] == seen["hooked"]
     assert not seen["linear_is_torch's"]

@@ -2,7 +2,8 @@
 
 The published `sgl_kernel` is compiled for CUDA and cannot be imported without it. SGLang's CPU mode imports
 a few dozen of its names; the ones needed to serve dense, mixture-of-experts and gated-delta-rule models with
-NEXTN speculation are here, written from their definitions. The launcher puts this package's parent folder
+NEXTN speculation are here, written from their definitions (Mamba2's recurrence, for which SGLang asks no CPU
+kernel, is in `harness/engine/cpu`). The launcher puts this package's parent folder
 first on the import path of CPU servers, and of no other process.
 
 `convert_weight_packed` is deliberately missing: SGLang takes its absence to mean that the AMX paths (other
