@@ -74,7 +74,7 @@ def clock_text(record: Record) -> str:
     lengths = np.asarray([1.0 if a is None else a for a in steps.accept_length], dtype=np.float64)
     running = np.asarray(steps.running_requests, dtype=np.int64)
     sound = within(rates, RATES) & within(lengths, LENGTHS) & (running > 0)
-    tokens = np.where(sound, running * lengths, 0.0)
+    tokens = np.multiply(running, lengths, out=np.zeros_like(rates), where=sound)
     times_s = np.divide(tokens, rates, out=np.zeros_like(rates), where=sound)
     batch = effective_batch(running, record.point.batch)
     if batch is None:

@@ -38,8 +38,8 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference" / "points"
 LOGS = ROOT / "tests" / "data" / "logs"
 _ODD: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 7, 1 << 62, -(1 << 62), 0.0, -0.0, 1e-320, 1e308, -1e308, 0.5, "", "a", "nan",
-    "1e9", [], {}, [0], [None], [[]], {"a": 1},
+    None, True, False, 0, 1, -1, 7, 1 << 62, -(1 << 62), 0.0, -0.0, 1e-320, 1e308, -1e308, 0.5, "", "a",
+    "nan", "1e9", [], {}, [0], [None], [[]], {"a": 1},
 )  # fmt: skip
 
 
