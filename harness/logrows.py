@@ -171,7 +171,8 @@ class BulkShape:
         for found in _PAIR.finditer(body):
             name = found[1].rpartition(b". ")[2].strip()
             names.append(name)
-            group = rb"[^,\[\n]+"
+            # Whatever was a number stays one: by the names of such values pools are told apart.
+            group = rb"\d[\d.]*" if found[2][:1].isdigit() else rb"[^,\[\n]+"
             if name in _WANTED:
                 group = rb"(\d{1,15})" if name in _INTEGERS else rb"(\d(?:[\d.]{0,28}\d)?)"
             pattern += re.escape(body[at : found.start(2)]) + group
