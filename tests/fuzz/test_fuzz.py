@@ -1,4 +1,4 @@
-"""Anything at all is refused in a sentence or read soundly: by hypothesis, and guided by coverage when slow."""
+"""Anything is refused in a sentence or read soundly: by hypothesis, and guided by coverage when slow."""
 
 import subprocess
 import sys
