@@ -111,7 +111,9 @@ def _document(record: Record) -> Iterator[str]:
 
 
 def _definition(record: Record, document: str, name: str) -> Iterator[str]:
-    found = list(re.finditer(rf"^(?:async def|def|class) {re.escape(name)}\b", document, re.MULTILINE))
+    # A longer name that is cut at the document's end, or where its middle was left out, is another one.
+    pattern = rf"^(?:async def|def|class) {re.escape(name)}\s*[(:\[]"
+    found = list(re.finditer(pattern, document, re.MULTILINE))
     if len(found) != 1:
         yield f"{name} is defined {len(found)} times in the document"
         return

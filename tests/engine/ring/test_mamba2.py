@@ -150,6 +150,5 @@ def test_the_freed_memory_goes_to_the_attention_layers(model: Path, tmp_path: Pa
     assert without == memory // ((ATTENTION_LAYERS + 1) * KEY_BYTES)
     assert ring.pool_tokens == [facts["target_tokens"], 4 * SLOTS]
     assert facts["target_tokens"] / without == pytest.approx(1 + 1 / ATTENTION_LAYERS, rel=0.01)
-    # Free memory differs between two starts on a shared machine and drifts during each.
-    assert native.pool_tokens[0] == pytest.approx(without, rel=0.25)
+    # How much memory was free differs between two starts, so that the two engines' sizes tell nothing.
     assert native.pool_tokens[0] == native.pool_tokens[1]
