@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.models.architecture import ELEMENT_BYTES
 from harness.points import Point
 from harness.records import Record
 
 # Peak memory bandwidth by the vendors' data sheets, GB/s; first match of the lower-case name wins.
 PEAK_GB_PER_S = {"b200": 8000.0, "h200": 4800.0, "h100": 3350.0, "a100": 2039.0}
+
+_LARGE_POOL_BYTES = 1 << 30
+_SHAPE = ("mtp_attention_layers", "kv_heads", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,22 @@ def peak_bandwidth(hardware: str) -> float | None:
 
 
 def draft_bytes_per_token(record: Record) -> float | None:
-    """From the draft pool as the server allocated it; None where bytes are unknown or rounded away."""
+    """Bytes of one token in one GPU's draft pool; None where they are unknown or rounded away.
+
+    Of the pool as the plugin states it exactly, else as the server's log does, which rounds to 0.01 GiB: a
+    smaller pool's share of a token comes from the architecture.
+    """
+    exact = record.server.engine_report.get("draft_pool_bytes", "").isdecimal()
     for pool in record.server.pools:
-        if pool.role == "draft" and pool.bytes and pool.tokens:
+        if pool.role == "draft" and pool.bytes and pool.tokens and (exact or pool.bytes >= _LARGE_POOL_BYTES):
             return pool.bytes / pool.tokens
-    return None
+    element = ELEMENT_BYTES.get(record.point.kv_dtype)
+    found = [record.server.architecture.get(name) for name in _SHAPE]
+    shape = [size for size in found if isinstance(size, int) and size > 0]
+    if element is None or len(shape) < len(_SHAPE):
+        return None
+    layers, heads, head_dim = shape
+    return float(2 * layers * max(1, heads // record.point.tp) * head_dim * element)
 
 
 def tokens_read(point: Point) -> int:

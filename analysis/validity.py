@@ -10,6 +10,7 @@ import numpy as np
 
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
 from analysis.extras import PenaltyAudit, read_extra
+from analysis.machine import busy_text
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
 from harness.points import SPECULATIVE_ARMS
@@ -92,7 +93,8 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
         _prompt(record), _server(record), _context(record), _clock(record), _cache(record),
         _steps(record, statistics), _batch(record, statistics), _retraction(record), _early_stop(record),
         _histograms(record), _dead_draft(record), _impossible_lengths(record), _loops(record),
-        _penalty(record), _agreement(record), _clocks(record), _log(record),
+        _penalty(record), _agreement(record), _clocks(record), _machine(record),
+        _log(record),
     )  # fmt: skip
     return Verdict(tuple(reason for check in checks for reason in check))
 
@@ -280,6 +282,11 @@ def _clocks(record: Record) -> Iterator[Reason]:
     throttled = {str(t) for t in record.samples.get("throttle_reasons", []) if t}
     if throttled:
         yield Reason("throttled", f"the GPU was slowed down: {', '.join(sorted(throttled))}", "note")
+
+
+def _machine(record: Record) -> Iterator[Reason]:
+    if text := busy_text(record):
+        yield Reason("busy_machine", f"{text}, so that steps may have taken longer", "note")
 
 
 def _log(record: Record) -> Iterator[Reason]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimators import Estimate
+from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
+from analysis.setting import setting_text, usual, usual_of_arm, usual_params
 from analysis.study import Cell, Group, Pooled, Study, task_params, unlike_machines
 from harness.points import ARMS, WINDOWED_ARMS
 
@@ -161,7 +162,7 @@ class Site:
         """
         if self.group is None:
             return []
-        conditions = usual(self.group) | _usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
+        conditions = usual(self.group) | usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
         if arm in WINDOWED_ARMS and "window_tokens" not in wanted:
             conditions["window_tokens"] = self.group.operating_window(batch=1)
         conditions |= wanted
@@ -200,42 +201,6 @@ class _Any:
 
 
 ANY = _Any()
-_SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp",
-          "kv_budget_mib", "shared_prefill")  # fmt: skip
-_CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
-_ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
-
-
-def usual(group: Group) -> dict[str, Any]:
-    """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
-    return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
-
-
-def usual_params(group: Group, task: str) -> dict[str, Any]:
-    """The parameters that most single, unprobed runs of a task have."""
-    cells = group.select(batch=1, probe=None, task=task) or group.select(task=task)
-    found = {repr(sorted(p.items())): p for p in (task_params(c) for c in cells)}
-    texts = Counter(repr(sorted(task_params(c).items())) for c in cells)
-    return found[texts.most_common(1)[0][0]] if texts else {}
-
-
-def _usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
-    return _mode(group.select(arm=arm, batch=1, probe=None), _ARM_SETUP)
-
-
-def _mode(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, Any]:
-    """The joint setting of most cells; prompts and repeats of one cell count once.
-
-    Ties go to the first in the group's order.
-    """
-    if not cells:
-        return {}
-    distinct = dict.fromkeys(
-        (tuple(getattr(c.point, name) for name in names), tuple(getattr(c.point, name) for name in _CELL))
-        for c in cells
-    )
-    counts = Counter(setting for setting, _ in distinct)
-    return dict(zip(names, counts.most_common(1)[0][0], strict=True))
 
 
 def sites(study: Study) -> list[Site]:
@@ -306,6 +271,16 @@ def header(study: Study, *more: str) -> list[str]:
             lines.append(
                 f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."
             )
+        busy = sum(bool(busy_text(cell.record)) for cell in group.cells if cell.verdict.valid)
+        if busy:
+            lines.append(
+                f"{group.model} on {group.hardware}: {busy} of {len(group.cells)} records were measured on a "
+                "busy machine, where steps take longer: `python -m analysis check --all` names them."
+            )
+        depth = main_depth(Site(group.model, group.hardware, None, group))
+        if setting := setting_text(group, depth):
+            where = f"{group.model} on {group.hardware}"
+            lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
     return [*lines, *more]
 
 

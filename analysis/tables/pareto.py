@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from analysis.estimators import Estimate
 from analysis.paper import claim
 from analysis.pareto import pareto
+from analysis.setting import usual
 from analysis.study import NAN, Cell, Group, Study
-from analysis.tables.base import Column, Table, Value, header, sites, usual
+from analysis.tables.base import Column, Table, Value, header, sites
 from harness.points import WINDOWED_ARMS
 
 _SETUP = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature"})

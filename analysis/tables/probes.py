@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from analysis.bandwidth import floor_of
+from analysis.bandwidth import draft_bytes_per_token, floor_of
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, Phases, read_extra
 from analysis.study import Cell, Study
@@ -33,40 +33,43 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
         [*SITE_COLUMNS, Column("arm", "arm"), Column("depth", "d"),
          Column("bytes_per_token", "KV bytes/token", 0),
          Column("floor_ms", "floor ms/step", 4), Column("measured_ms", "measured draft ms", 3),
-         Column("times_floor", "measured / floor", 1)],
+         Column("source", "measured by"), Column("times_floor", "measured / floor", 1)],
         header(study, "floor = bytes/token x keys read x gamma / peak bandwidth. Measured: the traced draft, "
-                      "else gamma x t_fwd of the latency fit."),
+                      "else gamma x t_fwd of the latency fit on most depths.",
+                      "n/a: no peak bandwidth is known of the machine (--bandwidth GB/s), or no bytes of its "
+                      "draft's pool."),
     )  # fmt: skip
     for site in sites(study):
+        # The fit on most depths comes last, and stays.
         slopes = {
             (context, arm.arm): arm.fit.slope_ms.value
-            for _, context, *arms in fits(site)
+            for _, context, *arms in reversed(fits(site))
             for arm in arms
             if arm.fit
         }
         for arm in ("native", site.window_arm):
-            seen: set[tuple[int, int]] = set()
+            rows: dict[tuple[int, int], list[Cell]] = {}
             for cell in site.cells(arm, probe=ANY):
-                p = cell.point
-                if (p.context_tokens, p.depth) in seen:
-                    continue
-                seen.add((p.context_tokens, p.depth))
-                floor = floor_of(cell.record, bandwidth_gb_per_s)
-                phases = read_extra(cell.record, "phases", Phases)
-                slope = slopes.get((p.context_tokens, arm))
-                measured = phases.draft_ms if phases else slope * p.gamma if slope is not None else None
-                why = "bytes or bandwidth unknown: --bandwidth" if floor is None else "not traced, no fit"
+                rows.setdefault((cell.point.context_tokens, cell.point.depth), []).append(cell)
+            for (context, depth), cells in sorted(rows.items()):
+                traces = [t for cell in cells if (t := read_extra(cell.record, "phases", Phases))]
+                slope = slopes.get((context, arm))
+                fitted = slope * (depth - 1) if slope is not None else None
+                measured = traces[0].draft_ms if traces else fitted
+                source = "trace" if traces else "fit" if fitted is not None else "-"
+                floor = next((f for c in cells if (f := floor_of(c.record, bandwidth_gb_per_s))), None)
+                known = next((b for c in cells if (b := draft_bytes_per_token(c.record))), None)
                 table.add(
-                    model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, arm=arm,
-                    depth=p.depth,
-                    bytes_per_token=Value(Estimate(floor.bytes_per_token) if floor else None, note=why),
-                    floor_ms=Value(Estimate(floor.step_ms) if floor else None, note=why),
+                    model=site.model, hardware=site.hardware, context_tokens=context, arm=arm, depth=depth,
+                    bytes_per_token=Value(Estimate(known) if known else None, note="n/a"),
+                    floor_ms=Value(Estimate(floor.step_ms) if floor else None, note="n/a"),
                     measured_ms=Value(
                         Estimate(measured) if measured is not None else None, note="not traced, no fit"
                     ),
+                    source=source,
                     times_floor=Value(
                         Estimate(measured / floor.step_ms) if measured is not None and floor else None,
-                        note=why,
+                        note="n/a",
                     ),
                 )  # fmt: skip
     return table

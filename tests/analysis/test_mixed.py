@@ -15,7 +15,7 @@ from analysis.study import Cell, Study, pooled_ratio, step_ms
 from analysis.tables import build, frame
 from analysis.tables.render import render
 from analysis.validity import judge
-from harness.records import InputInfo, Record, read_all, write_record
+from harness.records import InputInfo, Pool, Record, ServerInfo, read_all, write_record
 
 LINE = (
     "[2026-11-30 02:28:{second:02d}] Decode batch, #running-req: 1, #token: 8206, token usage: 0.12, "
@@ -117,3 +117,38 @@ def test_lengths_that_no_speculating_server_logs_are_invalid() -> None:
     assert "no_speculation" in {reason.code for reason in judge(silent).reasons}
     assert "length_below_one" in {reason.code for reason in judge(low).reasons}
     assert judge(make_record("dense")).valid
+
+
+def test_a_busy_machine_is_said_of_its_records_and_above_their_tables() -> None:
+    busy = {"load_average": [4.2, 3.0, 2.0], "usable_cores": 2, "gpus": [{"other_tenants": 1}]}
+    quiet = {"load_average": [2.1, 3.0, 2.0], "usable_cores": 2, "gpus": [{"other_tenants": 0}]}
+    odd = {"load_average": "high", "usable_cores": None, "gpus": 3}
+    records = [
+        make_record("native", seed=n, record={"environment": e}) for n, e in enumerate((busy, quiet, odd))
+    ]
+    codes = [[reason.code for reason in judge(record).reasons] for record in records]
+    assert ["busy_machine" in found for found in codes] == [True, False, False]
+    header = build("2", Study(records)).header
+    assert any("1 of 3 records were measured on a busy machine" in line for line in header)
+
+
+def test_a_table_says_which_of_several_settings_its_rows_stand_for() -> None:
+    records = [make_record("ring", depth=depth, seed=seed) for depth in (5, 7) for seed in range(2)]
+    records.append(make_record("ring", window_tokens=508))
+    (line,) = (line for line in build("2", Study(records)).header if "rows stand for" in line)
+    assert "d = 7 (also measured: 5)" in line
+    assert "W = 252 (also measured: 508)" in line
+    assert not any("rows stand for" in line for line in build("2", Study(records[:1])).header)
+
+
+def test_the_bandwidth_table_takes_the_fit_on_most_depths_and_exact_bytes() -> None:
+    shape = {"mtp_attention_layers": 1, "kv_heads": 4, "head_dim": 64}
+    rounded = ServerInfo(architecture=shape, pools=[Pool(role="draft", tokens=50_092, bytes=42_949_673)])
+    few = [
+        make_record("native", task="vt", depth=d, step_ms=9.0 * d, record={"server": rounded}) for d in (5, 7)
+    ]
+    many = [make_record("native", depth=d, step_ms=2.0 * d, record={"server": rounded}) for d in (2, 3, 5, 7)]
+    found = frame("bandwidth", [*few, *many]).set_index("depth")
+    assert found.loc[7, "measured_ms"] == pytest.approx(6 * 2.0, rel=0.02)
+    assert set(found["bytes_per_token"].dropna()) == {2 * 4 * 64 * 2}
+    assert set(found["source"]) >= {"fit"}

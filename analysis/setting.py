@@ -1,0 +1,70 @@
+"""The operating conditions of a group: the setup that most of its runs have, which tables compare at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.study import Cell, Group, task_params
+
+_SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_eos", "temperature", "tp",
+          "kv_budget_mib", "shared_prefill")  # fmt: skip
+_LABELS = {
+    "depth": "d", "window_tokens": "W", "dtype": "dtype", "kv_dtype": "KV dtype", "tp": "TP",
+    "repetition_penalty": "penalty", "temperature": "temperature", "kv_budget_mib": "KV budget MiB",
+    "max_new_tokens": "new tokens", "ignore_eos": "ignore EOS",
+}  # fmt: skip
+_CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
+_ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
+
+
+def usual(group: Group) -> dict[str, Any]:
+    """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
+    return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
+
+
+def usual_params(group: Group, task: str) -> dict[str, Any]:
+    """The parameters that most single, unprobed runs of a task have."""
+    cells = group.select(batch=1, probe=None, task=task) or group.select(task=task)
+    found = {repr(sorted(p.items())): p for p in (task_params(c) for c in cells)}
+    texts = Counter(repr(sorted(task_params(c).items())) for c in cells)
+    return found[texts.most_common(1)[0][0]] if texts else {}
+
+
+def usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
+    """An arm's own setup in most single, unprobed runs."""
+    return _mode(group.select(arm=arm, batch=1, probe=None), _ARM_SETUP)
+
+
+def _mode(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, Any]:
+    """The joint setting of most cells; prompts and repeats of one cell count once.
+
+    Ties go to the first in the group's order.
+    """
+    if not cells:
+        return {}
+    distinct = dict.fromkeys(
+        (tuple(getattr(c.point, name) for name in names), tuple(getattr(c.point, name) for name in _CELL))
+        for c in cells
+    )
+    counts = Counter(setting for setting, _ in distinct)
+    return dict(zip(names, counts.most_common(1)[0][0], strict=True))
+
+
+def setting_text(group: Group, depth: int) -> str:
+    """What rows without a column for it stand for, of each setting that was measured at several values.
+
+    Args:
+        depth: the one that tables without a column for it show.
+    """
+    chosen = {"depth": depth, "window_tokens": group.operating_window(batch=1), **usual(group)}
+    cells = group.select(arm=group.window_arm, batch=1, probe=None)
+    several = []
+    for name, label in _LABELS.items():
+        values = {getattr(cell.point, name) for cell in cells}
+        if len(values) > 1 and chosen[name] in values:
+            others = sorted(values - {chosen[name]}, key=lambda value: (value is not None, value))
+            also = ", ".join(map(str, others))
+            several.append(f"{label} = {chosen[name]} (also measured: {also})")
+    return "; ".join(several)
