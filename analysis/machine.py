@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.records import Record
 
 BUSY = 1.5
-"""Runnable processes a core, averaged over the minute before the server's start: above it others compute too."""
+"""Runnable processes a core in the minute before the server started: above it others compute too."""
 
 
 def busy_text(record: Record) -> str:
