@@ -12,7 +12,7 @@ PYTEST_FLAGS ?=
 .PHONY: help setup demo test test-slow test-all lint tables figures report plan reproduce-all chaos bench bench-engine bench-inputs bench-logs bench-marks clean
 
 help: ## this list
-	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 24
+	@grep -hE '^[a-z% -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 24
 
 setup: $(STAMP) ## virtual environment with SGLang and everything else (about 5 minutes, 11 GB)
 

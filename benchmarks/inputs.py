@@ -10,6 +10,7 @@ yardstick in turn and each with a tokenizer that has seen no text; the best of t
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -44,7 +45,9 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    context = int(sys.argv[1]) if len(sys.argv) > 1 else CONTEXT_TOKENS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("context_tokens", type=int, nargs="?", default=CONTEXT_TOKENS)
+    context = parser.parse_args().context_tokens
     with tempfile.TemporaryDirectory() as scratch:
         from benchmarks import vocabularies
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from harness import schedlog
@@ -21,6 +22,7 @@ PLAIN = (
 
 def main() -> None:
     """Print the best of three rounds for each layout."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, line in (("hybrid", HYBRID), ("plain", PLAIN)):
         data = b"".join(line % (i % 60, 8000 + i) for i in range(LINES))
         best = float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,11 @@ def _run(arguments: Sequence[str], out: Console, err: Console) -> int:
     return _build(arguments, out, err)
 
 
+_WRONG_KIND = re.compile(
+    r"Value '(.*)' of type '\w+' could not be converted to (\w+)\s+full_key: (\S+)", re.S
+)
+
+
 def read_config(arguments: Sequence[str]) -> GenerateConfig:
     """The configuration that command-line arguments ask for.
 
@@ -121,6 +127,9 @@ def read_config(arguments: Sequence[str]) -> GenerateConfig:
             config = compose("generate", overrides=[_override(argument) for argument in arguments])
         loaded = OmegaConf.to_object(config)
     except (HydraException, OmegaConfBaseException) as error:
+        if wrong := _WRONG_KIND.search(str(error.__cause__ or error)):
+            value, kind, name = wrong.groups()
+            raise ConfigError(f"{name}={value} is no {kind.lower()}.") from error
         reasons = [str(error), str(error.__cause__ or "")]
         raise ConfigError(" ".join(" ".join(reasons).split())) from error
     assert isinstance(loaded, GenerateConfig)
@@ -147,6 +156,8 @@ def _override(argument: str) -> str:
     top = name.split(".")[0].lstrip("+~")
     if top not in GenerateConfig.__dataclass_fields__:
         name = f"++input.params.{name}"
+    if name.startswith("tokenizer.template_options"):
+        name = f"++{name}"  # variables of the template's own making
     return f"{name}={value}"
 
 

@@ -354,6 +354,15 @@ def test_paths_need_no_quotes(tmp_path, capsys, monkeypatch):
         assert cli.read_config(["task=code_repository", quoted]).input.params["root"] in {None, "null"}
 
 
+def test_command_line_takes_variables_of_a_template_and_names_wrong_kinds(tmp_path, capsys):
+    base = ["task=niah_single", "context=2048", "workers=1", f"out={tmp_path}"]
+    assert cli.main([*base, "tokenizer.template_options={enable_thinking: false}"]) == 0
+    (manifest,) = tmp_path.glob("*.manifest.json")
+    assert json.loads(manifest.read_text())["template_options"] == {"enable_thinking": False}
+    assert cli.main([*base, "context=4K"]) == 2
+    assert "context=4K is no integer." in capsys.readouterr().err
+
+
 def test_command_line_builds_and_verifies(tmp_path, capsys):
     arguments = ["task=niah_multiquery_enum", "context=900", f"tokenizer={TOKENIZER}", "count=2", "workers=1"]
     folder = tmp_path / "a folder, with = signs"
