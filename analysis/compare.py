@@ -163,8 +163,13 @@ def _labels(pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
 
 
 def _label(a: Point, b: Point) -> str:
-    same = a.arm == b.arm and a.depth == b.depth and a.window_tokens == b.window_tokens
-    return a.label if same else f"{a.label} against {b.label}"
+    """Both points' label; one that differs in the arm alone is told by it."""
+    if a.label == b.label:
+        return a.label
+    shared = f" S={a.context_tokens} B={a.batch} {a.task}"
+    first, second = (p.label.removesuffix(shared).removeprefix(f"{p.model} ") for p in (a, b))
+    same = a.model == b.model and b.label.endswith(shared)
+    return f"{a.model} {first} -> {second}{shared}" if same else f"{a.label} -> {b.label}"
 
 
 def _effect(label: str, metric: str, pairs: Sequence[tuple[Cell, Cell]], pick: Pick) -> Effect:
@@ -189,15 +194,28 @@ def exit_status(found: Comparison, threshold_percent: float) -> int:
     return 1 if bad else 0
 
 
+def _counted_as(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def render(found: Comparison, a: str, b: str, threshold_percent: float) -> str:
     """Plain sentences, one an effect."""
     lines = []
+    if found.effects:
+        good = "above" if found.effects[0].metric == "accept_length" else "below"
+        apart = sum(e.told_apart for e in found.effects)
+        worse = sum(e.told_apart and e.worse_percent > 0 for e in found.effects)
+        lines.append(
+            f"x is {b} / {a}: {good} 1 {b} is better. Of {_counted_as(len(found.effects), 'comparison')} "
+            f"{apart} can be told apart from 1: {apart - worse} better, {worse} worse."
+        )
     for e in found.effects:
         unit = "" if e.metric == "accept_length" else " ms"
         name = {"step_ms": "step", "tpot_ms": "TPOT", "accept_length": "AL"}[e.metric]
         text = f"{e.label}: {name} {e.a:.3f} -> {e.b:.3f}{unit}, "
         if math.isfinite(e.ratio.low):
-            text += f"x{e.ratio.value:.3f} [{e.ratio.low:.3f}, {e.ratio.high:.3f}] over {e.pairs} pairs: "
+            text += f"x{e.ratio.value:.3f} [{e.ratio.low:.3f}, {e.ratio.high:.3f}] "
+            text += f"over {_counted_as(e.pairs, 'pair')}: "
         else:
             text += f"x{e.ratio.value:.3f} (too few steps for an interval): "
         if not e.told_apart:
