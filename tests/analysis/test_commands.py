@@ -108,7 +108,7 @@ def test_a_regression_fails_and_an_improvement_does_not() -> None:
 
 
 def test_fewer_accepted_tokens_are_worse() -> None:
-    sets = [[make_record("ring", alpha=a, seed=s, steps=300) for s in range(4)] for a in (1.0, 0.6)]
+    sets = [[make_record("ring", alpha=a, seed=s, steps=100) for s in range(4)] for a in (1.0, 0.6)]
     found = compare.compare_sets(*sets, "accept_length")
     assert found.effects[0].worse_percent > 10 and compare.exit_status(found, 5) == 1
 
