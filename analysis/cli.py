@@ -118,9 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     foreign.add_argument("--model", required=True)
     foreign.add_argument("--hardware", required=True)
     foreign.add_argument("--arm", choices=("dense", "native", "windowed", "ring"), required=True)
-    foreign.add_argument("--depth", type=int, default=7, help="d, ignored for --arm dense")
-    foreign.add_argument("--window", type=int, default=4032)
-    foreign.add_argument("--sink", type=int, default=64)
+    foreign.add_argument("--depth", type=int, help="d, default: the log's own, else 7; not for dense")
+    foreign.add_argument("--window", type=int, help="default: the log's own, else 4032")
+    foreign.add_argument("--sink", type=int, help="default: the log's own, else 64")
     foreign.add_argument("--context", type=int, required=True, help="prompt tokens")
     foreign.add_argument("--task", default="imported")
     foreign.add_argument("--batch", type=int, default=1, help="where the log's marks do not say it")
@@ -273,9 +273,11 @@ def _export(options: argparse.Namespace) -> int:
 
 def _import_log(options: argparse.Namespace) -> int:
     from analysis import foreign  # noqa: PLC0415
+    from analysis.summary import summary_line  # noqa: PLC0415
+    from harness.records import read_record  # noqa: PLC0415
 
     for path in foreign.import_log(options):
-        sys.stdout.write(f"{path}\n")
+        sys.stdout.write(f"{path}\n  {summary_line(read_record(path))}\n")
     return 0
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis import figures
+from analysis.equivalence import whole_output
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.outputs import compare_outputs, screen_repetition
 from analysis.study import Study, mean_of
@@ -136,7 +137,7 @@ def agreement_lines(measured: Measured, context: int) -> list[str]:
         outputs = {
             arm: measured[arm, context, seed][0].requests[0].output_ids
             for arm in ARMS
-            if (arm, context, seed) in measured
+            if (arm, context, seed) in measured and whole_output(measured[arm, context, seed][0])
         }
         if len(outputs) < 2:
             continue

@@ -56,10 +56,11 @@ def test_demo_shows_every_arm_and_context(tmp_path: Path) -> None:
 
 def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
     records = [
-        make_record("native", request={"output_ids": list(range(30))}),
-        make_record("ring", request={"output_ids": [*range(12), 99, *range(13, 30)]}),
+        same_output(make_record("native", steps=40)),
+        same_output(make_record("ring", steps=40)),
         make_record("windowed", outcome=Outcome.SERVER_DIED, reason="killed by the system"),
     ]
+    records[1].requests[0].output_ids[12] = 99
     text = shown(records, tmp_path)
     assert "killed by the system" in text
     assert "ring differs from native at token 12" in text
