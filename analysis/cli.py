@@ -223,12 +223,13 @@ def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> in
 
 def _report(options: argparse.Namespace) -> int:
     from analysis import load  # noqa: PLC0415
+    from analysis.files import is_stdout  # noqa: PLC0415
     from analysis.report import write_report  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     path: Path = options.out or folder / "report.html"
     write_report(load.load(folder), path, folder)
-    sys.stdout.write(f"{path}\n")
+    (sys.stderr if is_stdout(path) else sys.stdout).write(f"{path}\n")
     return 0
 
 
