@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.estimators import Estimate, length_agreement
 from analysis.files import write_bytes
 from analysis.spreadsheets import without_formulas
-from analysis.study import Cell
+from analysis.study import Cell, cells_of
 from harness.errors import RecordError
 from harness.records import SCHEMA_VERSION, Record
 
@@ -46,7 +46,7 @@ def point_frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row a record, columns `POINT_COLUMNS`."""
     import pandas as pd  # noqa: PLC0415
 
-    return pd.DataFrame([_point_row(Cell(r)) for r in records], columns=list(POINT_COLUMNS))
+    return pd.DataFrame([_point_row(cell) for cell in cells_of(records)], columns=list(POINT_COLUMNS))
 
 
 def _point_row(cell: Cell) -> dict[str, Any]:

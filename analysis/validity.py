@@ -84,8 +84,13 @@ class Verdict:
         return "; ".join(r.text for r in sorted(self.reasons, key=lambda r: order.index(r.severity)))
 
 
-def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
-    """Check a record. `statistics` spares recomputing them where the caller has them."""
+def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str | None = None) -> Verdict:
+    """Check a record.
+
+    Args:
+        statistics: spares recomputing them where the caller has them.
+        copy_of: the key of a record of the same run.
+    """
     if record.outcome is not Outcome.OK:
         return Verdict((Reason(record.outcome.value, record.reason or record.outcome.value),))
     if statistics is None:
@@ -96,7 +101,10 @@ def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
         _early_stop(record), _histograms(record), _dead_draft(record), _impossible_lengths(record),
         _loops(record), _penalty(record), _agreement(record), _clocks(record), _log(record),
     )  # fmt: skip
-    return Verdict(tuple(reason for check in checks for reason in check))
+    found = [reason for check in checks for reason in check]
+    if copy_of is not None:
+        found.append(Reason("copy", f"the same run as {copy_of}, step by step: it counts once"))
+    return Verdict(tuple(found))
 
 
 def _prompt(record: Record) -> Iterator[Reason]:

@@ -306,6 +306,8 @@ def header(study: Study, *more: str) -> list[str]:
             lines.append(
                 f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."
             )
+    if study.copies:
+        lines.append(study.copies)
     return [*lines, *more]
 
 

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from factory import make_record
 
+from analysis.compare import compare_sets
+from analysis.copies import copies
+from analysis.export import point_frame
 from analysis.load import load
+from analysis.study import Cell, Study, pooled, step_ms
+from analysis.tables.base import header
 from analysis.validity import judge
 from harness.records import InputInfo, Record
 
@@ -94,3 +99,27 @@ def test_the_reference_records_add_up() -> None:
     new = {code for _, code, _ in BROKEN}
     found = {r.code for record in load(REFERENCE) for r in judge(record).reasons if r.severity == "invalid"}
     assert not found & new
+
+
+def copied(times: int, **point: object) -> list[Record]:
+    record = make_record("native")
+    points = [record.point.model_copy(update={"repeat": i, **point}) for i in range(times)]
+    return [record.model_copy(update={"point": p, "key": p.key}) for p in points]
+
+
+def test_copies_of_a_run_count_once_and_are_named() -> None:
+    records = copied(8)
+    study = Study(records)
+    found = pooled(study.cells, step_ms).estimate
+    alone = pooled([Cell(records[0])], step_ms).estimate
+    assert found is not None and found == alone and found.high > found.low
+    assert [cell.verdict.label for cell in study.cells] == ["ok", *["invalid:copy"] * 7]
+    assert records[0].key in study.cells[3].verdict.text
+    assert f"Of {records[0].key} 7 copies are left out" in " ".join(header(study))
+    assert list(point_frame(records)["verdict"]) == ["ok", *["invalid:copy"] * 7]
+    assert compare_sets(records, records, "step_ms").effects[0].pairs == 1
+
+
+def test_runs_of_other_points_are_no_copies() -> None:
+    assert copies([*copied(1), *copied(1, dtype="float32")]) == {}
+    assert copies(load(REFERENCE)) == {}
