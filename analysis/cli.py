@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from analysis.printable import printable
 from harness.commandline import guarded, place
 from harness.errors import ConfigError
 
@@ -135,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--json", action="store_true", help="everything, as JSON")
 
     check = with_results(add("check", _check, "the verdict on every record; exit status 1 if one is invalid"))
-    check.add_argument("--all", action="store_true", help="list valid records too")
+    check.add_argument("--all", action="store_true", help="list records that are ok too, with their notes")
     return parser
 
 
@@ -174,7 +175,7 @@ def _trace(options: argparse.Namespace) -> int:
 
         text = orjson.dumps(report.as_dict(trace, options.skip), option=orjson.OPT_INDENT_2).decode()
     else:
-        text = "\n".join(report.lines(trace, options.skip, options.most))
+        text = "\n".join(map(printable, report.lines(trace, options.skip, options.most)))
     sys.stdout.write(text + "\n")
     return 0
 
@@ -291,9 +292,9 @@ def _check(options: argparse.Namespace) -> int:
     for cell in study.cells:
         verdict = cell.verdict
         bad += not verdict.valid
-        if options.all or verdict.reasons:
+        if options.all or verdict.label != "ok":
             sys.stdout.write(
-                f"{cell.point.key} {verdict.label}: {cell.point.label}: {verdict.text or 'ok'}\n"
+                f"{cell.point.key} {verdict.label}: {printable(cell.point.label)}: {verdict.text or 'ok'}\n"
             )
     sys.stdout.write(f"{len(study.cells) - bad} of {len(study.cells)} records are valid\n")
     return 1 if bad else 0

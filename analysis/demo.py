@@ -12,6 +12,7 @@ from analysis import figures
 from analysis.equivalence import whole_output
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.outputs import compare_outputs, screen_repetition
+from analysis.printable import printable
 from analysis.study import Study, mean_of
 from analysis.summary import show as show_estimate
 from harness.points import ARMS, SPECULATIVE_ARMS
@@ -66,7 +67,7 @@ def usable(records: Sequence[Record], console: Console) -> Measured:
             reason = "too few decode steps for a steady state"
         if found is None:
             console.print(
-                f"left out: {record.point.label} seed {record.point.seed}: {reason}",
+                f"left out: {record.point.label} seed {record.point.seed}: {printable(reason)}",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
             continue

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.estimators import Estimate, step_statistics
 from analysis.outputs import screen_repetition
+from analysis.printable import printable
 from analysis.validity import judge
 from harness.records import Outcome, Record
 
@@ -17,6 +18,10 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
 
 def summary_line(record: Record) -> str:
     """`label: step 21.3 ms [20.9, 21.8], AL 2.41 [...], TPOT ...` or why there is no number."""
+    return printable(_line(record))
+
+
+def _line(record: Record) -> str:
     label = record.point.label
     if record.outcome is not Outcome.OK:
         return f"{label}: {record.outcome} - {record.reason}"

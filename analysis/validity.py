@@ -13,6 +13,7 @@ from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, ste
 from analysis.extras import PenaltyAudit, read_extra
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
+from analysis.printable import printable
 from harness.points import SPECULATIVE_ARMS
 from harness.records import Outcome, Record
 
@@ -81,7 +82,9 @@ class Verdict:
     def text(self) -> str:
         """All reasons in one line, gravest first; empty when there is none."""
         order = ("invalid", "acceptance", "note")
-        return "; ".join(r.text for r in sorted(self.reasons, key=lambda r: order.index(r.severity)))
+        return "; ".join(
+            printable(r.text) for r in sorted(self.reasons, key=lambda r: order.index(r.severity))
+        )
 
 
 def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str | None = None) -> Verdict:
