@@ -62,3 +62,12 @@ def test_standard_output_gets_the_body_alone(tmp_path: Path, kind: str) -> None:
         target = file if kind == "file" else subprocess.PIPE
         done = subprocess.run([sys.executable, "-c", code], stdout=target, check=True)
     assert (out.read_bytes() if kind == "file" else done.stdout) == b"before body after"
+
+
+def test_a_backend_of_the_environment_is_not_asked(results: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "MPLBACKEND": "nonsense"}
+    for words in (["figure", "fit"], ["report"]):
+        out = tmp_path / words[0]
+        command = [sys.executable, "-m", "analysis", *words, "--results", str(results), "--out", str(out)]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "") and out.exists()
