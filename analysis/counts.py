@@ -77,6 +77,16 @@ def _lengths(record: Record) -> Found:
     steps, told = _steps(record), sum(record.decode_steps.running_requests)
     if record.point.shared_prefill or min(steps, len(record.decode_steps)) < MIN_STEPS:
         return
+    emitted = sum(max(0, r.completion_tokens - 1) for r in record.requests)
+    logged = sum(
+        (length or 1) * running
+        for length, running in zip(
+            record.decode_steps.accept_length, record.decode_steps.running_requests, strict=True
+        )
+    )
+    # The last step of a request may emit beyond its end. Without a histogram this is all that can be told.
+    if logged > (1 + LENGTH_TOLERANCE) * emitted + record.point.depth * record.point.batch:
+        yield "length_mismatch", f"the log's steps emitted {logged:.0f} tokens, the replies have {emitted}"
     found = length_agreement(record)
     # A comparison with NaN is false: nothing to compare.
     if told >= _WHOLE * steps and abs(found.log - found.histogram) > LENGTH_TOLERANCE * found.histogram:

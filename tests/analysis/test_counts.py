@@ -40,6 +40,12 @@ def lengths(record: Record, factor: float) -> None:
     steps.accept_length = [a and min(7.0, a * factor) for a in steps.accept_length]
 
 
+def without_histogram(record: Record) -> None:
+    lengths(record, 1.6)
+    (request,) = record.requests
+    request.verify_steps = request.correct_drafts = request.accept_histogram = None
+
+
 def prompt(**fields: str) -> Callable[[Record], None]:
     def change(record: Record) -> None:
         assert isinstance(record.input, InputInfo)
@@ -65,6 +71,7 @@ BROKEN: list[tuple[str, str, Callable[[Record], None]]] = [
     ("native", "surplus_steps", lambda r: lines(r, 3)),
     ("dense", "surplus_steps", lambda r: lines(r, 2)),
     ("native", "length_mismatch", lambda r: lengths(r, 1.3)),
+    ("native", "length_mismatch", without_histogram),
     ("native", "unknown_probe", setting("probe", "nonsense")),
     ("ring", "other_server", lambda r: r.server.engine_report.clear()),
     ("native", "other_prompt", prompt(sha256_ids="none")),
