@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from analysis.printable import printable
 from harness.commandline import guarded, place
 from harness.errors import ConfigError
 
@@ -118,9 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     foreign.add_argument("--model", required=True)
     foreign.add_argument("--hardware", required=True)
     foreign.add_argument("--arm", choices=("dense", "native", "windowed", "ring"), required=True)
-    foreign.add_argument("--depth", type=int, default=7, help="d, ignored for --arm dense")
-    foreign.add_argument("--window", type=int, default=4032)
-    foreign.add_argument("--sink", type=int, default=64)
+    foreign.add_argument("--depth", type=int, help="d, default: the log's own, else 7; not for dense")
+    foreign.add_argument("--window", type=int, help="default: the log's own, else 4032")
+    foreign.add_argument("--sink", type=int, help="default: the log's own, else 64")
     foreign.add_argument("--context", type=int, required=True, help="prompt tokens")
     foreign.add_argument("--task", default="imported")
     foreign.add_argument("--batch", type=int, default=1, help="where the log's marks do not say it")
@@ -135,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--json", action="store_true", help="everything, as JSON")
 
     check = with_results(add("check", _check, "the verdict on every record; exit status 1 if one is invalid"))
-    check.add_argument("--all", action="store_true", help="list valid records too")
+    check.add_argument("--all", action="store_true", help="list records that are ok too, with their notes")
     return parser
 
 
@@ -174,7 +175,7 @@ def _trace(options: argparse.Namespace) -> int:
 
         text = orjson.dumps(report.as_dict(trace, options.skip), option=orjson.OPT_INDENT_2).decode()
     else:
-        text = "\n".join(report.lines(trace, options.skip, options.most))
+        text = "\n".join(map(printable, report.lines(trace, options.skip, options.most)))
     sys.stdout.write(text + "\n")
     return 0
 
@@ -223,12 +224,13 @@ def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> in
 
 def _report(options: argparse.Namespace) -> int:
     from analysis import load  # noqa: PLC0415
+    from analysis.files import is_stdout  # noqa: PLC0415
     from analysis.report import write_report  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     path: Path = options.out or folder / "report.html"
     write_report(load.load(folder), path, folder)
-    sys.stdout.write(f"{path}\n")
+    (sys.stderr if is_stdout(path) else sys.stdout).write(f"{path}\n")
     return 0
 
 
@@ -273,9 +275,11 @@ def _export(options: argparse.Namespace) -> int:
 
 def _import_log(options: argparse.Namespace) -> int:
     from analysis import foreign  # noqa: PLC0415
+    from analysis.summary import summary_line  # noqa: PLC0415
+    from harness.records import read_record  # noqa: PLC0415
 
     for path in foreign.import_log(options):
-        sys.stdout.write(f"{path}\n")
+        sys.stdout.write(f"{path}\n  {summary_line(read_record(path))}\n")
     return 0
 
 
@@ -288,9 +292,9 @@ def _check(options: argparse.Namespace) -> int:
     for cell in study.cells:
         verdict = cell.verdict
         bad += not verdict.valid
-        if options.all or verdict.reasons:
+        if options.all or verdict.label != "ok":
             sys.stdout.write(
-                f"{cell.point.key} {verdict.label}: {cell.point.label}: {verdict.text or 'ok'}\n"
+                f"{cell.point.key} {verdict.label}: {printable(cell.point.label)}: {verdict.text or 'ok'}\n"
             )
     sys.stdout.write(f"{len(study.cells) - bad} of {len(study.cells)} records are valid\n")
     return 1 if bad else 0

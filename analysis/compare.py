@@ -21,6 +21,7 @@ from analysis.study import (
     Cell,
     Pick,
     accept_length,
+    cells_of,
     counted,
     prompt_hash,
     step_ms,
@@ -128,7 +129,7 @@ def _compare(a: Iterable[Record], b: Iterable[Record], metric: str, dropped: fro
 
 def _cells(records: Iterable[Record], pick: Pick) -> tuple[list[Cell], int]:
     """Cells that count, and how many do not."""
-    cells = [Cell(record) for record in records]
+    cells = cells_of(records)
     used = [cell for cell in cells if counted([cell], pick)[0] and not counted([cell], pick)[1]]
     return used, len(cells) - len(used)
 

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis import figures
+from analysis.equivalence import whole_output
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.outputs import compare_outputs, screen_repetition
+from analysis.printable import printable
 from analysis.study import Study, mean_of
 from analysis.summary import show as show_estimate
 from harness.points import ARMS, SPECULATIVE_ARMS
@@ -65,7 +67,7 @@ def usable(records: Sequence[Record], console: Console) -> Measured:
             reason = "too few decode steps for a steady state"
         if found is None:
             console.print(
-                f"left out: {record.point.label} seed {record.point.seed}: {reason}",
+                f"left out: {record.point.label} seed {record.point.seed}: {printable(reason)}",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
             continue
@@ -136,7 +138,7 @@ def agreement_lines(measured: Measured, context: int) -> list[str]:
         outputs = {
             arm: measured[arm, context, seed][0].requests[0].output_ids
             for arm in ARMS
-            if (arm, context, seed) in measured
+            if (arm, context, seed) in measured and whole_output(measured[arm, context, seed][0])
         }
         if len(outputs) < 2:
             continue

@@ -13,7 +13,7 @@ from analysis.extras import read_margins
 from analysis.outputs import compare_outputs
 from analysis.study import Cell, Group, prompt_hash, task_params
 from harness.points import ARMS, WINDOWED_ARMS, Point
-from harness.records import Outcome
+from harness.records import Outcome, Record
 
 _PROBES = (None, "margins")
 
@@ -96,8 +96,8 @@ def precision(point: Point) -> str:
 def comparisons(group: Group) -> list[Comparison]:
     """Every pair of arms on every prompt, at the group's most frequent draft length and window.
 
-    Sampled, failed, batched and probed runs are left out; runs with `probe=margins` stand in where no plain
-    one exists.
+    Sampled, failed, batched and probed runs are left out, as are outputs of which not all tokens are stored;
+    runs with `probe=margins` stand in where no plain one exists.
     """
     plain, telling = _by_prompt(group)
     found = []
@@ -151,6 +151,7 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
         cell for cell in group.cells
         if cell.record.outcome is Outcome.OK and not cell.point.temperature and cell.record.requests
         and cell.point.batch == 1 and cell.point.probe in _PROBES and cell.verdict.of_point
+        and whole_output(cell.record)
     ]  # fmt: skip
     depth = _usual(c.point.depth for c in usable if c.point.arm != "dense")
     window = _usual(c.point.window_tokens for c in usable if c.point.arm in WINDOWED_ARMS)
@@ -168,6 +169,11 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
         if read_margins(cell.record):
             telling[key].append(cell)
     return plain, telling
+
+
+def whole_output(record: Record) -> bool:
+    """Every token that came back is stored: parts of outputs, or none, would pass for identical ones."""
+    return all(0 < r.completion_tokens == len(r.output_ids) for r in record.requests)
 
 
 def _usual(values: Iterable[int | None]) -> int | None:

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from analysis.estimators import Estimate, length_agreement
 from analysis.files import write_bytes
 from analysis.spreadsheets import without_formulas
-from analysis.study import Cell
+from analysis.study import Cell, cells_of
 from harness.errors import RecordError
+from harness.points import Point
 from harness.records import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXPORT_SCHEMA_VERSION = 1
+EXPORT_SCHEMA_VERSION = 2
 _ESTIMATES = ("step_ms", "accept_length", "tpot_ms")
-_POINT_FIELDS = (
-    "model", "checkpoint", "hardware", "arm", "depth", "window_tokens", "sink_tokens", "batch", "tp",
-    "context_tokens", "max_new_tokens", "task", "dtype", "kv_dtype", "draft_backend", "probe", "seed",
-    "repeat",
-)  # fmt: skip
+_POINT_FIELDS = tuple(Point.model_fields)
+"""All of them: rows that differ in one left out would look like repeats."""
 POINT_COLUMNS = (
     "export_schema_version", "record_schema_version", "key", *_POINT_FIELDS, "source", "outcome", "verdict",
     "reasons", "started_at", "duration_s", "batch_reached", "steady_steps",
@@ -46,7 +46,7 @@ def point_frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row a record, columns `POINT_COLUMNS`."""
     import pandas as pd  # noqa: PLC0415
 
-    return pd.DataFrame([_point_row(Cell(r)) for r in records], columns=list(POINT_COLUMNS))
+    return pd.DataFrame([_point_row(cell) for cell in cells_of(records)], columns=list(POINT_COLUMNS))
 
 
 def _point_row(cell: Cell) -> dict[str, Any]:
@@ -58,6 +58,7 @@ def _point_row(cell: Cell) -> dict[str, Any]:
         "record_schema_version": record.schema_version,
         "key": record.key,
         **{name: getattr(record.point, name) for name in _POINT_FIELDS},
+        "task_params": orjson.dumps(record.point.task_params, option=orjson.OPT_SORT_KEYS).decode(),
         "source": record.source, "outcome": str(record.outcome), "verdict": verdict.label,
         "reasons": verdict.text, "started_at": record.started_at, "duration_s": record.duration_s,
         "batch_reached": found.batch if found else None, "steady_steps": found.steady_steps if found else 0,

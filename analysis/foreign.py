@@ -7,9 +7,8 @@ Two ways to say what of a log is the timed run: marks as the paper's package pri
 from __future__ import annotations
 
 import argparse
-import gzip
 import re
-import zlib
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from analysis.foreign_server import Stated, contradictions, server_of, stated_servers
+from analysis.foreign_log import numbers, ranks_in, read_foreign
+from analysis.foreign_server import Stated, contradictions, server_in, server_of, stated_servers
 from analysis.plausible import context_text
 from harness import schedlog
 from harness.errors import InputError
@@ -27,6 +27,12 @@ from harness.server.reported import UNKNOWN_BACKEND
 
 _MARK = re.compile(rb"RK_DEC_(BEGIN|END)\b([^\r\n]*)")
 _WORD = re.compile(rb"(\w+)=(\S+)")
+ASSUMED = {
+    "depth": ("speculative_num_draft_tokens", 7),
+    "window": ("speculative_draft_window_size", 4032),
+    "sink": ("speculative_draft_sink_size", 64),
+}
+"""Options that may be left out: the server's argument that says them, and the value where none does."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +113,18 @@ def import_log(options: argparse.Namespace) -> list[Path]:
         InputError: the log cannot be read, holds no decode line where the timed run should be, or says of
             itself something else than the command line; then no record is made.
     """
-    try:
-        data = options.log.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{options.log} cannot be read: {error}") from error
+    data = read_foreign(options.log)
     begin, end = parse_moment(options.begin), parse_moment(options.end)
     pieces = marked_pieces(data) if begin is None and end is None else []
     if not pieces:
         pieces = [time_range(data, begin, end)]
     whole, servers = schedlog.parse(data), stated_servers(data)
-    parts = [_Part(options, piece, server_of(servers, piece.start), whole) for piece in pieces]
+    parts = [_part(options, piece, data, servers, whole) for piece in pieces]
     for part in parts:
         part.refuse_contradictions()
+    # A set keeps one note of many pieces.
+    for note in sorted({part.assumed() for part in parts} - {""}):
+        sys.stderr.write(f"neither the log nor the command line says it, assumed: {note}\n")
     seen: Counter[tuple[str, int | None]] = Counter()
     paths = []
     for part in parts:
@@ -146,14 +151,39 @@ def _holds_another(results: Path, record: Record, piece: Piece) -> bool:
     return place.exists() and read_log(place) != piece.body
 
 
+def _named(options: argparse.Namespace, piece: Piece) -> str:
+    return f"the piece {piece.tag} of {options.log}" if piece.tag else str(options.log)
+
+
+def _part(
+    options: argparse.Namespace,
+    piece: Piece,
+    data: bytes,
+    servers: list[Stated],
+    whole: schedlog.SchedulerLog,
+) -> _Part:
+    before = server_of(servers, piece.start)
+    server = server_in(piece.body, before)
+    if server is None:
+        raise InputError(
+            f"{_named(options, piece)} holds decode lines of several server starts: cut it to one of "
+            "them with --from and --to, or with marks"
+        )
+    # A piece may begin after the lines that show all ranks.
+    end = min((other.start for other in servers if other.start > piece.start), default=len(data))
+    lines = piece.body[server.start :] if server.start else data[before.start : end]
+    return _Part(options, piece, server, whole, frozenset(ranks_in(lines)))
+
+
 @dataclass(frozen=True)
 class _Part:
-    """A piece, what the command line says of it, and the server that wrote it."""
+    """A piece, what the command line says of it, and the server that wrote it; `ranks` are the server's."""
 
     options: argparse.Namespace
     piece: Piece
     server: Stated
     whole: schedlog.SchedulerLog
+    ranks: frozenset[str]
 
     @cached_property
     def parsed(self) -> schedlog.SchedulerLog:
@@ -164,12 +194,30 @@ class _Part:
         windowed = options.arm in ("windowed", "ring")
         return make_point({
             "model": options.model, "checkpoint": "imported", "hardware": options.hardware,
-            "arm": options.arm, "depth": 1 if options.arm == "dense" else options.depth,
+            "arm": options.arm, "depth": 1 if options.arm == "dense" else self._value("depth"),
             "batch": piece.batch or options.batch, "tp": options.tp, "context_tokens": options.context,
             "task": options.task, "task_params": {"tag": piece.tag} if piece.tag else {}, "repeat": repeat,
             "draft_backend": "-" if options.arm == "dense" else UNKNOWN_BACKEND, **self.server.precision,
-            **({"window_tokens": options.window, "sink_tokens": options.sink} if windowed else {}),
+            **{f"{name}_tokens": self._value(name) for name in ("window", "sink") if windowed},
         })  # fmt: skip
+
+    def _value(self, name: str) -> int:
+        """As the command line says, else the log, else what most servers have."""
+        given, (argument, usual) = getattr(self.options, name), ASSUMED[name]
+        if given is not None:
+            return int(given)
+        stated = self.server.arguments.get(argument)
+        return stated if isinstance(stated, int) and stated > 0 else usual
+
+    def assumed(self) -> str:
+        """What neither the command line nor the log says; empty where nothing is left open."""
+        wanted = {"dense": (), "native": ("depth",)}.get(self.options.arm, tuple(ASSUMED))
+        values = [
+            f"--{name} {self._value(name)}"
+            for name in wanted
+            if getattr(self.options, name) is None and ASSUMED[name][0] not in self.server.arguments
+        ]
+        return ", ".join(values)
 
     def refuse_contradictions(self) -> None:
         """Refuse a description that the log itself contradicts: its record would be of another point.
@@ -180,11 +228,22 @@ class _Part:
         if not self.parsed.decode:
             return
         point = self.point()
-        named = f"the piece {self.piece.tag} of {self.options.log}" if self.piece.tag else self.options.log
+        named = _named(self.options, self.piece)
         if wrong := contradictions(point, self.server):
             raise InputError(
                 f"{named} is of another server than the command line says: {'; '.join(wrong)}; give --arm, "
                 "--depth, --window, --sink, --tp and --context as the server ran"
+            )
+        if (most := max(numbers(self.ranks, "TP"), default=0)) >= point.tp:
+            raise InputError(
+                f"{named} has lines of rank TP{most}, --tp says {point.tp}: give --tp {most + 1}"
+            )
+        replicas = numbers((row.rank for row in self.parsed.decode), "DP")
+        if len(replicas) > 1:
+            kept = f"DP{min(replicas)}"
+            raise InputError(
+                f"{named} is of {len(replicas)} data-parallel ranks, each with requests of its own: keep the "
+                f"lines of one (grep {kept}) and give the batch that ran on it"
             )
         if text := context_text(point, schedlog.to_decode_steps(self.parsed)):
             raise InputError(

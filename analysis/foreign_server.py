@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.logrows import DECODE
 from harness.points import WINDOWED_ARMS, Point
 from harness.server.reported import differing, of_point
 
@@ -71,6 +72,22 @@ def server_of(servers: list[Stated], at: int) -> Stated:
     """The server that wrote the lines from byte `at` on; a log without its beginning states nothing."""
     before = [server for server in servers if server.start <= at]
     return (before or servers or [Stated(0, {})])[-1 if before else 0]
+
+
+def server_in(piece: bytes, before: Stated) -> Stated | None:
+    """The server of the decode lines in a piece; None where they are of several.
+
+    Args:
+        before: the one that ran where the piece begins.
+    """
+    found = [Stated(0, before.arguments, before.mode), *stated_servers(piece)]
+    if len(found) > 1 and found[1].start == 0 and not found[1].arguments:
+        del found[1]  # a mode without arguments is no start
+    ends = [server.start for server in found[1:]] + [len(piece)]
+    ran = [s for s, end in zip(found, ends, strict=True) if piece.find(DECODE, s.start, end) >= 0]
+    if len(ran) > 1:
+        return None
+    return ran[0] if ran else found[0]
 
 
 def contradictions(point: Point, server: Stated) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from analysis.extras import check_extras
+from analysis.printable import printable
 from analysis.validity import judge
 from harness.errors import ConfigError, RecordError
 from harness.records import Record, iter_record_dirs, read_all
@@ -52,7 +53,7 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
             errors.append(damage)
     for error in errors:
         if not quiet:
-            sys.stderr.write(f"left out: {error}\n")
+            sys.stderr.write(f"left out: {printable(str(error))}\n")
     if not records:
         raise ConfigError(f"not one of the {len(errors)} records in {folder} can be read")
     return records

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.copies import copies
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.validity import Verdict, judge
 from harness.points import Arm, Point
@@ -21,9 +22,10 @@ Pick = Callable[["Cell"], Estimate]
 
 @dataclass(frozen=True)
 class Cell:
-    """A record, what was computed from it, and whether it counts."""
+    """A record, what was computed from it, and whether it counts. `copy_of`: the key of the same run."""
 
     record: Record
+    copy_of: str | None = None
 
     @cached_property
     def statistics(self) -> StepStatistics | None:
@@ -33,7 +35,7 @@ class Cell:
     @cached_property
     def verdict(self) -> Verdict:
         """Validity, with reasons."""
-        return judge(self.record, self.statistics)
+        return judge(self.record, self.statistics, self.copy_of)
 
     @property
     def point(self) -> Point:
@@ -108,11 +110,18 @@ def _matches(point: Point, wanted: dict[str, Any]) -> bool:
     return True
 
 
+def cells_of(records: Iterable[Record]) -> list[Cell]:
+    """Cells of a result set; of several copies of one run only the first counts."""
+    records = list(records)
+    known = copies(records)
+    return [Cell(record, known.get(record.key)) for record in records]
+
+
 class Study:
     """All records of a result set."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.cells = tuple(Cell(record) for record in records)
+        self.cells = tuple(cells_of(records))
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -127,6 +136,15 @@ class Study:
     def where(self) -> str:
         """`tiny on cpu` for each group: belongs above every table."""
         return "; ".join(sorted({f"{g.model} on {g.hardware}" for g in self.groups})) or "no records"
+
+    @property
+    def copies(self) -> str:
+        """A sentence on cells that are another's copies; empty where there are none."""
+        found = [cell.copy_of for cell in self.cells if cell.copy_of is not None]
+        shown = ", ".join(sorted(set(found))[:3])
+        return (
+            f"Of {shown} {len(found)} copies are left out, one run counts once: see check." if found else ""
+        )
 
     def invalid(self) -> Iterator[Cell]:
         """Cells that enter no average."""

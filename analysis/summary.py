@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.estimators import Estimate, step_statistics
 from analysis.outputs import screen_repetition
+from analysis.printable import printable
 from analysis.validity import judge
 from harness.records import Outcome, Record
 
@@ -17,16 +18,22 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
 
 def summary_line(record: Record) -> str:
     """`label: step 21.3 ms [20.9, 21.8], AL 2.41 [...], TPOT ...` or why there is no number."""
+    return printable(_line(record))
+
+
+def _line(record: Record) -> str:
     label = record.point.label
     if record.outcome is not Outcome.OK:
         return f"{label}: {record.outcome} - {record.reason}"
+    # A foreign log has no replies to count.
     tokens = sum(request.completion_tokens for request in record.requests)
+    count = f"{tokens} tokens" if record.source == "measured" else f"{len(record.decode_steps)} decode lines"
     found = step_statistics(record)
     if found is None:
-        return f"{label}: {tokens} tokens came back, too few decode steps for a steady state"
+        return f"{label}: {count}, too few decode steps for a steady state"
     text = (
         f"{label}: step {show(found.step_ms)} ms, AL {show(found.accept_length)}, "
-        f"TPOT {show(found.tpot_ms)} ms over {found.steady_steps} steady steps; {tokens} tokens"
+        f"TPOT {show(found.tpot_ms)} ms over {found.steady_steps} steady steps; {count}"
     )
     loops = [str(v) for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
     if loops:

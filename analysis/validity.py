@@ -8,11 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from analysis.counts import asked_tokens, count_findings
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
 from analysis.extras import PenaltyAudit, read_extra
 from analysis.machine import busy_text
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
+from analysis.printable import printable
 from harness.points import SPECULATIVE_ARMS
 from harness.records import Outcome, Record
 
@@ -23,9 +25,10 @@ SHORT_DECODE_TOKENS = 32
 CLOCK_SPREAD = 0.10
 
 
-OTHER_POINT = frozenset(
-    {"prompt_length", "other_server", "other_context", "no_speculation", "speculated", "length_above_depth"}
-)
+OTHER_POINT = frozenset((
+    "prompt_length", "other_server", "other_context", "other_prompt", "no_speculation", "speculated",
+    "length_above_depth",
+))  # fmt: skip
 """Codes of a record that is of something else than its point: its outputs count no more than its times."""
 
 
@@ -80,23 +83,33 @@ class Verdict:
     def text(self) -> str:
         """All reasons in one line, gravest first; empty when there is none."""
         order = ("invalid", "acceptance", "note")
-        return "; ".join(r.text for r in sorted(self.reasons, key=lambda r: order.index(r.severity)))
+        return "; ".join(
+            printable(r.text) for r in sorted(self.reasons, key=lambda r: order.index(r.severity))
+        )
 
 
-def judge(record: Record, statistics: StepStatistics | None = None) -> Verdict:
-    """Check a record. `statistics` spares recomputing them where the caller has them."""
+def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str | None = None) -> Verdict:
+    """Check a record.
+
+    Args:
+        statistics: spares recomputing them where the caller has them.
+        copy_of: the key of a record of the same run.
+    """
     if record.outcome is not Outcome.OK:
         return Verdict((Reason(record.outcome.value, record.reason or record.outcome.value),))
     if statistics is None:
         statistics = step_statistics(record)
     checks = (
         _prompt(record), _server(record), _context(record), _clock(record), _cache(record),
-        _steps(record, statistics), _batch(record, statistics), _retraction(record), _early_stop(record),
-        _histograms(record), _dead_draft(record), _impossible_lengths(record), _loops(record),
-        _penalty(record), _agreement(record), _clocks(record), _machine(record),
+        _counts(record), _steps(record, statistics), _batch(record, statistics), _retraction(record),
+        _early_stop(record), _histograms(record), _dead_draft(record), _impossible_lengths(record),
+        _loops(record), _penalty(record), _agreement(record), _clocks(record), _machine(record),
         _log(record),
     )  # fmt: skip
-    return Verdict(tuple(reason for check in checks for reason in check))
+    found = [reason for check in checks for reason in check]
+    if copy_of is not None:
+        found.append(Reason("copy", f"the same run as {copy_of}, step by step: it counts once"))
+    return Verdict(tuple(found))
 
 
 def _prompt(record: Record) -> Iterator[Reason]:
@@ -130,11 +143,17 @@ def _clock(record: Record) -> Iterator[Reason]:
 
 
 def _cache(record: Record) -> Iterator[Reason]:
-    hits = max((r.cached_tokens or 0 for r in record.requests), default=0)
+    # The log's lines tell of the whole batch; a reply may say nothing, and a foreign log has none.
+    logged = max(record.prefill_steps.cached_tokens, default=0)
+    hits = max(logged, *(r.cached_tokens or 0 for r in record.requests), 0)
     if hits:
         share = hits / max(record.point.context_tokens, 1)
         severity: Severity = "invalid" if share >= 0.01 else "note"
         yield Reason("cache_hit", f"{hits} prompt tokens came from the prefix cache ({share:.1%})", severity)
+
+
+def _counts(record: Record) -> Iterator[Reason]:
+    yield from (Reason(code, text) for code, text in count_findings(record))
 
 
 def _steps(record: Record, statistics: StepStatistics | None) -> Iterator[Reason]:
@@ -162,9 +181,7 @@ def _retraction(record: Record) -> Iterator[Reason]:
 
 def _early_stop(record: Record) -> Iterator[Reason]:
     point = record.point
-    # Requests of a shared prefill are asked for less, the first for most.
-    shared = record.extras.get("shared_prefill")
-    asked = shared["new_tokens"] if shared else [point.max_new_tokens] * len(record.requests)
+    asked = asked_tokens(record)
     short = [
         (request.completion_tokens, tokens)
         for request, tokens in zip(record.requests, asked, strict=False)

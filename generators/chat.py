@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from harness.errors import InputError
+from harness.regular import read_regular
 
 # Stands for the message while the template is rendered.
 _PLACEHOLDER = "\ue002message\ue003"
@@ -45,7 +46,7 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(read_regular(path).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from error
 

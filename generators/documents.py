@@ -16,6 +16,7 @@ from generators.rng import Stream
 from generators.tokenizer import Tokenizer
 from generators.words import LFS_MARKER
 from harness.errors import InputError
+from harness.regular import read_regular
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=\S)")
 _UNIT_CHARACTERS = 400
@@ -40,7 +41,7 @@ def read_text(path: Path) -> str:
         InputError: the file is missing, not UTF-8, or a Git LFS pointer.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

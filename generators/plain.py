@@ -14,6 +14,7 @@ from generators.assemble import Draft, impossible
 from generators.task import Built, Context
 from generators.words import LFS_MARKER
 from harness.errors import InputError
+from harness.regular import read_regular
 
 # SHA-256 of the JSONL files in the paper's repository.
 PUBLISHED_SHA256 = {
@@ -33,7 +34,7 @@ def published(context: Context, *, path: str, sha256: str | None = None, joiner:
     """
     file = Path(path).expanduser()
     try:
-        data = file.read_bytes()
+        data = read_regular(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}.") from error
     digest = hashlib.sha256(data).hexdigest()

@@ -13,6 +13,7 @@ import orjson
 
 from generators.words import LFS_MARKER
 from harness.errors import InputError
+from harness.regular import read_regular
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SUFFIXES = (".json", ".jsonl", ".parquet")
@@ -56,7 +57,7 @@ def read_rows(
 
 def _read_file(path: Path) -> list[Row]:
     try:
-        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        data = read_regular(path).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     if data.startswith(LFS_MARKER.encode()):

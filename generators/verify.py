@@ -20,6 +20,7 @@ from generators.record import Record
 from generators.tasks import TASKS, build
 from generators.tokenizer import Tokenizer, same_ids
 from harness.errors import HarnessError, InputError
+from harness.regular import read_regular
 
 _FIELDS = {
     "task": str,
@@ -79,7 +80,7 @@ def verify(
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = orjson.loads(path.read_bytes())
+        manifest: dict[str, Any] = orjson.loads(read_regular(path))
     except (OSError, ValueError) as error:
         raise InputError(f"The manifest {path} cannot be read: {error}") from error
     known = isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.errors import RecordError
 from harness.points import Point
+from harness.regular import read_regular
 
 SCHEMA_VERSION = 1
 RECORD_FILE = "record.json"
@@ -271,7 +272,7 @@ def read_record(directory: Path) -> Record:
     """
     path = directory / RECORD_FILE
     try:
-        raw = orjson.loads(path.read_bytes())
+        raw = orjson.loads(read_regular(path))
     except FileNotFoundError:
         raise RecordError(
             f"{directory} holds no {RECORD_FILE}: remove it and measure the point again"
@@ -336,7 +337,7 @@ def read_log(directory: Path) -> bytes:
     """The raw server log stored with a record; empty where none was kept."""
     path = directory / LOG_FILE
     try:
-        return gzip.decompress(path.read_bytes())
+        return gzip.decompress(read_regular(path))
     except FileNotFoundError:
         return b""
     except (OSError, EOFError, zlib.error) as error:

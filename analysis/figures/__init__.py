@@ -21,7 +21,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     "3": ("figure_3", "native and ring on the same context"),
     "4": ("figure_4", "two batch sizes at TP1"),
     "5": ("figure_5", "two batch sizes at TP2"),
-    "fit": ("latency_fit", "two depths of an arm"),
+    "fit": ("latency_fit", "three depths of an arm"),
     "dose": ("dose_response", "two windows"),
     "decomposition": ("decomposition", "traced records"),
     "batches": ("largest_batch", "two batch sizes of an arm"),

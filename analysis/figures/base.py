@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+# Only files are drawn, whatever the environment asks for; matplotlib cannot be imported with an unknown name.
+os.environ["MPLBACKEND"] = "Agg"
 
 import matplotlib as mpl
 
@@ -52,6 +56,11 @@ def styled() -> Iterator[None]:
         plt.style.context(["default", str(sheet)]),
     ):
         yield
+
+
+def close(figure: Figure) -> None:
+    """Free a figure that was rendered."""
+    plt.close(figure)
 
 
 def panels(

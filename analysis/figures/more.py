@@ -21,7 +21,11 @@ def _measured(study: Study) -> list[Site]:
 
 def latency_fit(study: Study) -> Figure | None:
     """Step time by gamma with both fits, residuals below; one column a model, its best-covered case."""
-    shown = [(site, *found[0]) for site in _measured(study) if (found := fits(site))]
+    shown = [
+        (site, *found[0])
+        for site in _measured(study)
+        if (found := [f for f in fits(site) if f[2].fit or f[3].fit])
+    ]
     if not shown:
         return None
     figure = Figure(figsize=(max(4.8, 3.3 * len(shown)), 4.4))

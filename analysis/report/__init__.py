@@ -39,7 +39,6 @@ def write_report(records: Sequence[Record], path: Path, results: Path) -> Path:
 
 def _figures(study: Study) -> Iterable[dict[str, Any]]:
     from markupsafe import Markup  # noqa: PLC0415
-    from matplotlib import pyplot as plt  # noqa: PLC0415
 
     from analysis.figures import FIGURES, base, make  # noqa: PLC0415
 
@@ -50,7 +49,7 @@ def _figures(study: Study) -> Iterable[dict[str, Any]]:
             continue
         with base.styled():
             text = base.render(figure, "svg").decode()
-        plt.close(figure)
+        base.close(figure)
         # Inline: the XML head goes, and ids must not meet those of another figure on the page.
         body = text[text.index("<svg") :]
         for mark in ('id="', 'href="#', "url(#"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.estimators import Estimate
 from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
+from analysis.printable import printable
 from analysis.setting import setting_text, usual, usual_of_arm, usual_params
 from analysis.study import Cell, Group, Pooled, Study, task_params, unlike_machines
 from harness.points import ARMS, WINDOWED_ARMS
@@ -115,15 +116,15 @@ class Table:
                 if column.name in valued:
                     flat |= _flat(column.name, content if isinstance(content, Value) else None)
                 else:
-                    flat[column.name] = content
+                    flat[column.name] = printable(content) if isinstance(content, str) else content
             out.append(flat)
         return pd.DataFrame(out, columns=list(out[0]) if out else [c.name for c in self.columns])
 
 
 def _text(content: Content, digits: int) -> str:
     if isinstance(content, Value):
-        return content.text(digits)
-    return "" if content is None else f"{content:,}" if isinstance(content, int) else content
+        return printable(content.text(digits))
+    return "" if content is None else f"{content:,}" if isinstance(content, int) else printable(content)
 
 
 def _flat(name: str, value: Value | None) -> dict[str, Any]:
@@ -137,8 +138,8 @@ def _flat(name: str, value: Value | None) -> dict[str, Any]:
         f"{name}_n": estimate.n,
         f"{name}_paper_low": said.low if said else nan,
         f"{name}_paper_high": said.high if said else nan,
-        f"{name}_verdict": value.verdict if value else "",
-        f"{name}_flag": value.flag if value else "",
+        f"{name}_verdict": printable(value.verdict) if value else "",
+        f"{name}_flag": printable(value.flag) if value else "",
     }
 
 
@@ -281,7 +282,9 @@ def header(study: Study, *more: str) -> list[str]:
         if setting := setting_text(group, depth):
             where = f"{group.model} on {group.hardware}"
             lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
-    return [*lines, *more]
+    if study.copies:
+        lines.append(study.copies)
+    return [printable(line) for line in (*lines, *more)]
 
 
 RATIO_NOTE = "Ratios are times: native / arm above 1 means the arm is faster. Brackets: 95 % intervals."

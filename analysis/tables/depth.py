@@ -156,6 +156,10 @@ def _backend_rows(table: Table, site: Site, task: str, context: int, depth: int)
 # -- table 6 ---------------------------------------------------------------------------------------------
 
 
+MIN_DEPTHS = 3
+"""Any two points lie on a line: its slope would look exact and mean nothing."""
+
+
 @dataclass(frozen=True)
 class ArmFit:
     """Mean step times of an arm by gamma, the detected one-time step, and the fit after it."""
@@ -178,7 +182,7 @@ def arm_fit(site: Site, arm: str, task: str, context: int, common: TimeStep | No
     gammas, times = [g for g, _ in found], [t for _, t in found]
     step = detect_step(gammas, times) or common
     after = [g for g in gammas if step is None or g >= step.gamma]
-    fit = fit_after_step(gammas, times, step) if len(after) >= 2 else None
+    fit = fit_after_step(gammas, times, step) if len(after) >= MIN_DEPTHS else None
     return ArmFit(arm, tuple(gammas), tuple(times), step, fit)
 
 
@@ -191,7 +195,7 @@ def fits(site: Site) -> list[tuple[str, int, ArmFit, ArmFit]]:
             ring = arm_fit(site, site.window_arm, task, context, common=native.step)
             if native.step is None and ring.step is not None:
                 native = arm_fit(site, "native", task, context, common=ring.step)
-            if native.fit or ring.fit:
+            if max(len(native.gammas), len(ring.gammas)) >= 2:
                 out.append((task, context, native, ring))
     return sorted(out, key=lambda f: -len(f[2].gammas))
 
@@ -207,7 +211,7 @@ def table_6(study: Study) -> Table:
          Column("intercept_drop_ms", "c drop ms"), Column("predicted_saving_ms", "saving by fit, ms"),
          Column("measured_saving_ms", "saving measured, ms")],
         header(study, "A one-time step is believed where BIC falls by more than 10; the fit is after it. "
-                      "Intervals: Student's t over the fitted points; two points have none."),
+                      "Intervals: Student's t over the fitted points, 3 at least."),
     )  # fmt: skip
     for site in sites(study):
         found = fits(site)
@@ -231,7 +235,11 @@ def table_6(study: Study) -> Table:
 def _fit_values(site: Site, task: str, context: int, arm: str, fitted: ArmFit | None) -> dict[str, Any]:
     fit = fitted.fit if fitted else None
     r_squared = Estimate(fit.r_squared, n=len(fit.gammas)) if fit else None
-    note = "" if fitted is None else "two depths are needed"
+    note = (
+        ""
+        if fitted is None
+        else f"{MIN_DEPTHS} depths are needed" + (" after the step" if fitted.step else "")
+    )
     return {
         "gammas": ", ".join(map(str, fit.gammas)) if fit else "",
         "slope_ms": Value(

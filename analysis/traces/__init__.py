@@ -9,6 +9,7 @@ from pathlib import Path
 
 from analysis.traces.model import Trace
 from harness.errors import InputError
+from harness.regular import require_regular
 
 _SQLITE = b"SQLite format 3\x00"
 
@@ -22,7 +23,7 @@ def read_trace(path: Path) -> Trace:
     from analysis.traces import nsys, torch_trace  # noqa: PLC0415  (they import this package's model)
 
     try:
-        with path.open("rb") as file:
+        with require_regular(path).open("rb") as file:
             start = file.read(len(_SQLITE))
     except OSError as error:
         raise InputError(f"cannot read the trace {path}: {error.strerror}") from error

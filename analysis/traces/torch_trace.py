@@ -18,6 +18,7 @@ import orjson
 
 from analysis.traces.model import Kind, Launch, Range, Trace, Work
 from harness.errors import InputError
+from harness.regular import read_regular
 
 # Categories by torch version, in lower case.
 _RANGES = frozenset({"user_annotation"})
@@ -71,7 +72,7 @@ def read(path: Path) -> Trace:
 
 def _events(path: Path) -> tuple[list[dict[str, Any]], str]:
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         body = _parsed(raw)

@@ -91,7 +91,9 @@ def make_record(
         "key": p.key, "point": p, "outcome": outcome, "reason": reason,
         "started_at": "2026-11-30T00:00:00+00:00", "duration_s": 3.0,
         "environment": {"cpu": "test cpu", "versions": {"sglang": "0.5.23"}},
-        "server": ServerInfo(pools=pools),
+        "server": ServerInfo(
+            pools=pools, engine_report={"mode": arm} if arm in ("windowed", "ring") else {}
+        ),
         "input": InputInfo(
             task=p.task, sample_id=str(p.seed), prompt_tokens=p.context_tokens, sha256_ids="0" * 64
         ),

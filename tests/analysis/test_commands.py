@@ -21,6 +21,7 @@ from analysis.spreadsheets import no_formula
 from analysis.study import Study
 from analysis.tables import TABLES
 from harness.errors import ConfigError, RecordError
+from harness.points import Point
 from harness.records import Outcome, Record, read_all, write_record
 
 DRAWN = ("2", "3", "4", "fit", "dose", "memory", "batches", "step", "context")
@@ -108,7 +109,7 @@ def test_a_regression_fails_and_an_improvement_does_not() -> None:
 
 
 def test_fewer_accepted_tokens_are_worse() -> None:
-    sets = [[make_record("ring", alpha=a, seed=s, steps=300) for s in range(4)] for a in (1.0, 0.6)]
+    sets = [[make_record("ring", alpha=a, seed=s, steps=100) for s in range(4)] for a in (1.0, 0.6)]
     found = compare.compare_sets(*sets, "accept_length")
     assert found.effects[0].worse_percent > 10 and compare.exit_status(found, 5) == 1
 
@@ -159,6 +160,15 @@ def test_exports_read_back(records: list[Record], tmp_path: Path) -> None:
     assert tuple(points.columns) == export.POINT_COLUMNS and tuple(steps.columns) == export.STEP_COLUMNS
     assert len(points) == len(records) and len(steps) == sum(len(r.decode_steps) for r in records)
     assert export.read(paths[1])["key"].tolist() == points["key"].tolist()
+
+
+def test_exported_points_have_every_field(tmp_path: Path) -> None:
+    record = make_record(temperature=0.5, task_params={"keys": 8}, kv_budget_mib=64)
+    (row,) = export.point_frame([record]).to_dict("records")
+    assert set(Point.model_fields) <= set(row)
+    assert (row["temperature"], row["task_params"], row["kv_budget_mib"]) == (0.5, '{"keys":8}', 64)
+    for path in export.write([record], tmp_path):
+        assert len(export.read(path))
 
 
 def test_no_text_of_a_record_is_a_formula_in_csv(tmp_path: Path) -> None:

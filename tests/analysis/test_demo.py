@@ -20,10 +20,29 @@ def shown(records: list[Record], folder: Path) -> str:
     return capture.get()
 
 
+def same_output(record: Record) -> Record:
+    """81 tokens, by one accepted draft a step where the arm drafts."""
+    steps, (request,) = record.decode_steps, record.requests
+    if record.point.arm != "dense":
+        told = zip(steps.throughput_tokens_per_s, steps.accept_length, strict=True)
+        steps.throughput_tokens_per_s = [2 * rate / (length or 1) for rate, length in told]
+        steps.accept_length = [2.0] * 40
+        request.correct_drafts, request.accept_histogram = 40, [0, 40, 0, 0, 0, 0, 0]
+    request.completion_tokens, request.output_ids = 81, list(range(81))
+    return record
+
+
 def test_demo_shows_every_arm_and_context(tmp_path: Path) -> None:
-    same = {"output_ids": list(range(50))}
     records = [
-        make_record(arm, seed=seed, context_tokens=context, step_ms=20 if arm == "ring" else 30, request=same)
+        same_output(
+            make_record(
+                arm,
+                seed=seed,
+                context_tokens=context,
+                step_ms=20 if arm == "ring" else 30,
+                steps=80 if arm == "dense" else 40,
+            )
+        )
         for arm in ("dense", "native", "windowed", "ring")
         for context in (8192, 32768)
         for seed in range(3)
@@ -37,10 +56,11 @@ def test_demo_shows_every_arm_and_context(tmp_path: Path) -> None:
 
 def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
     records = [
-        make_record("native", request={"output_ids": list(range(30))}),
-        make_record("ring", request={"output_ids": [*range(12), 99, *range(13, 30)]}),
+        same_output(make_record("native", steps=40)),
+        same_output(make_record("ring", steps=40)),
         make_record("windowed", outcome=Outcome.SERVER_DIED, reason="killed by the system"),
     ]
+    records[1].requests[0].output_ids[12] = 99
     text = shown(records, tmp_path)
     assert "killed by the system" in text
     assert "ring differs from native at token 12" in text

@@ -174,3 +174,11 @@ def test_table_rows() -> None:
     assert rows.loc["native / ring", "margin_verdict"] == "not recorded"
     assert rows.loc["dense / native", "first_difference"] == "none"
     assert set(rows["penalty"]) == {"none"}
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_outputs_without_all_their_tokens_are_not_identical(kept: int) -> None:
+    records = study({})
+    for record in records:
+        record.requests[0].output_ids = record.requests[0].output_ids[:kept]
+    assert arm_pairs(group(records)) == [] and divergences(group(records)) == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from analysis.cli import main
+from analysis.foreign_log import read_foreign
 from analysis.foreign_server import server_of, stated_servers
 from analysis.validity import judge
+from harness.errors import InputError
 from harness.records import points_dir, read_all
 
 NATIVE = (
@@ -65,6 +68,13 @@ def test_a_log_that_agrees_is_imported(tmp_path: Path) -> None:
         (log("", MODE), [], "the draft's mode is ring"),
         (log(), ["--tp", "2"], "tp_size is 1, not 2"),
         (log(NATIVE.replace("9000", "4000")), [], "context_length is 4000, below 8192"),
+        (log("").replace("] Dec", " TP1] Dec"), [], "has lines of rank TP1, --tp says 1: give --tp 2"),
+        (
+            log("").replace("] Dec", " DP0] Dec") + log("").replace("] Dec", " DP1] Dec"),
+            [],
+            "2 data-parallel",
+        ),
+        (log(), ["--depth", "-3"], "depth"),
     ],
 )
 def test_a_log_that_contradicts_the_command_line_is_refused(
@@ -72,7 +82,8 @@ def test_a_log_that_contradicts_the_command_line_is_refused(
 ) -> None:
     assert imported(tmp_path, text, *words) == 2
     error = capsys.readouterr().err
-    assert said in error and "give" in error and error.count("\n") == 1
+    assert said in error and error.count("\n") == 1
+    assert "give" in error or words == ["--depth", "-3"]
     assert not points_dir(tmp_path).exists()
 
 
@@ -89,3 +100,52 @@ def test_each_piece_belongs_to_the_server_before_it() -> None:
     second = text.index(b"server_args", 100)
     assert [server.mode for server in servers] == [None, "ring"]
     assert server_of(servers, second - 50).mode is None and server_of(servers, len(text) - 10).mode == "ring"
+
+
+def test_a_restart_inside_the_piece_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(tmp_path, log() + log(NATIVE.replace("'tp_size': 1", "'tp_size': 4"))) == 2
+    error = capsys.readouterr().err
+    assert "several server starts" in error and "--from and --to" in error
+    later = log().replace(" 05:", " 06:")
+    assert imported(tmp_path, log() + later, "--from", "2026-11-30 06:00:00") == 0
+    # A start that served nothing is none of the run's.
+    assert imported(tmp_path, f"[2026-11-30 04:00:00] server_args={{{RING}}}\n" + log()) == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_a_log_of_a_windows_shell_is_read(tmp_path: Path, encoding: str) -> None:
+    assert imported(tmp_path, log()) == 0
+    (tmp_path / "w.log").write_text(log(), encoding=encoding)
+    assert read_foreign(tmp_path / "w.log") == read_foreign(tmp_path / "s.log")
+
+
+def test_a_log_with_gaps_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(tmp_path, log() + "\0" * 4096) == 2
+    assert "NUL bytes" in capsys.readouterr().err
+
+
+def test_no_stream_is_opened_as_a_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match="no regular file"):
+            read_foreign(path)
+
+
+def test_what_was_found_and_assumed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(tmp_path, log("")) == 0
+    said = capsys.readouterr()
+    assert "step 1000.00 [" in said.out and "12 decode lines" in said.out
+    assert "assumed: --depth 7" in said.err
+    assert imported(tmp_path, log(NATIVE.replace(": 6", ": 2").replace(": 7", ": 3"))) == 0
+    assert capsys.readouterr().err == ""
+    assert {record.point.depth for record in read_all(tmp_path)[0]} == {3, 7}
+
+
+def test_cached_prompt_tokens_make_an_imported_record_invalid(tmp_path: Path) -> None:
+    cached = (
+        "[2026-11-30 05:09:00] Prefill batch, #new-seq: 1, #new-token: 192, #cached-token: 8000, "
+        "full token usage: 0.1, #running-req: 0, #queue-req: 0\n"
+    )
+    assert imported(tmp_path, log().replace("[2026-11-30 05:10:00]", cached + "[2026-11-30 05:10:00]")) == 0
+    (record,) = read_all(tmp_path)[0]
+    assert judge(record).label == "invalid:cache_hit"

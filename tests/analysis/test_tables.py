@@ -13,6 +13,7 @@ from factory import make_record
 from rich.console import Console
 
 from analysis.estimators import Estimate
+from analysis.figures import draw
 from analysis.paper import all_claims, claim, paper_model
 from analysis.study import Study, mean_of
 from analysis.tables import TABLES, build, frame
@@ -221,3 +222,17 @@ def test_plain_text_is_a_grid_without_cuts(records: list[Record]) -> None:
     text = render(build("2", Study(records)), "terminal")
     assert "\u2026" not in text and text.splitlines()[1].startswith("\u250f")
     assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("depths", "fitted"), [((2, 7), False), ((2, 4, 7), True)])
+def test_table_6_fits_no_line_through_two_depths(
+    tmp_path: Path, depths: tuple[int, ...], fitted: bool
+) -> None:
+    records = [make_record(arm, depth=d, step_ms=10 + 2 * d) for arm in ("native", "ring") for d in depths]
+    rows = frame("6", records)
+    rows = rows[rows["hardware"] == "cpu"]
+    assert list(rows["slope_ms"].notna()) == [fitted, fitted]
+    assert list(rows["slope_drop_percent"].notna()) == [False, fitted]
+    assert set(rows["slope_ms_verdict"]) == {"no paper value" if fitted else "3 depths are needed"}
+    drawn = draw("fit", Study(records), tmp_path)
+    assert (drawn.stem is not None) is fitted

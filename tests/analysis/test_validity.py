@@ -36,7 +36,14 @@ def with_clocks() -> Record:
 
 def slow_log() -> Record:
     record = sound()
-    record.decode_steps.accept_length = [6.0] * len(record.decode_steps)
+    record.decode_steps.accept_length = [a and min(7.0, 1.05 * a) for a in record.decode_steps.accept_length]
+    return record
+
+
+def looped(**point: Any) -> Record:
+    record = make_record("native", **point)
+    (request,) = record.requests
+    request.output_ids = [*range(60), *[7] * (request.completion_tokens - 60)]
     return record
 
 
@@ -84,7 +91,7 @@ CASES: dict[str, tuple[Record, str]] = {
     "histogram_weight": (edited(accept_histogram=[80, 0, 0, 0, 0, 0, 0]), "invalid"),
     "token_count": (edited(completion_tokens=5000), "invalid"),
     "dead": (dead(), "invalid"),
-    "loop": (edited(output_ids=list(range(60)) + [7] * 80), "acceptance"),
+    "loop": (looped(), "acceptance"),
     "agreement": (slow_log(), "note"),
     "clocks": (with_clocks(), "note"),
     "penalty_weak": (penalty("weakened"), "note"),
@@ -139,7 +146,7 @@ def test_imported_records_need_no_reply() -> None:
 
 
 def test_loops_leave_step_time_in_and_acceptance_out() -> None:
-    looping = Cell(make_record(seed=1, request={"output_ids": [7] * 120}))
+    looping = Cell(looped(seed=1))
     fine = Cell(make_record(seed=2))
     assert counted([looping, fine], step_ms) == ([looping, fine], "")
     assert counted([looping, fine], accept_length) == ([fine], "")
