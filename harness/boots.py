@@ -51,8 +51,8 @@ class Boot:
 class BootContext:
     """What every boot of a study needs.
 
-    `url` names a server that runs already, `url_log` its log; else each boot starts its own. `owns` says
-    whether a key's record is still this process's to write.
+    `url` names a server that runs already, `url_log` its log; else each boot starts its own. `objection` says
+    why a key's record is not this process's to write any more; empty where it is.
     """
 
     results: Path
@@ -64,7 +64,7 @@ class BootContext:
     port: int | None = None
     url: str | None = None
     url_log: Path | None = None
-    owns: Callable[[str], bool] = lambda key: True
+    objection: Callable[[str], str] = lambda key: ""
 
 
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
@@ -246,6 +246,6 @@ def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
 
 
 def _store(record: Record, raw_log: bytes, context: BootContext) -> None:
-    if context.owns(record.key):
+    if not context.objection(record.key):
         write_record(context.results, record, raw_log)
-    context.view.point_done(record)
+        context.view.point_done(record)

@@ -53,12 +53,17 @@ class StudyOutcome:
 def outcome_of(plan: Plan) -> StudyOutcome:
     """What the results directory holds for a plan's points now."""
     outcome = StudyOutcome(Path(plan.results))
+    locks = PointLocks(outcome.results)
     for planned in plan.points:
         record = store.stored(planned.point, outcome.results)
         if record is not None:
             outcome.records.append(record)
         elif planned.state is State.CANNOT_RUN:
             outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")
+        elif locks.holder(planned.point.key) is not None:
+            outcome.missing.append(
+                f"{planned.point.label}: {locks.held_by(planned.point.key)} now; run this again later"
+            )
         else:
             outcome.missing.append(planned.point.label)
     return outcome
@@ -79,7 +84,8 @@ def measure(
         with ProgressView(sum(len(boot.to_run) for boot in plan.boots), console) as view:
             for boot in plan.active:
                 prompts = inputs.setdefault(boot.tokenizer, InputStore(Path(boot.tokenizer)))
-                run_planned(plan, boot, view, prompts)
+                for text in run_planned(plan, boot, view, prompts):
+                    view.say(f"left out: {text}")
     return outcome_of(plan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ RETRY = ("none", "failed", "all")
 MEMORY_OUTCOMES = frozenset(
     {Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN}
 )
+_KEY = re.compile(r"[0-9a-f]{16}")
+_SCRATCH = re.compile(rf"\.({_KEY.pattern})\.[0-9a-f]+\.(?:tmp|old)")
 # The extras key of each probe whose windows are no part of its point.
 _PROBED = {"decision": "decision_probe", "attention_mass": "attention_mass"}
 SETTLED = MEMORY_OUTCOMES | {Outcome.OK, Outcome.NO_DRAFT_WEIGHTS}
@@ -117,16 +120,28 @@ def _value(command: Sequence[str], name: str) -> str | None:
 def recover(results: Path, locks: PointLocks) -> list[str]:
     """Put right what a killed run left in the store; returns a sentence for each thing done.
 
-    A record that was being replaced comes back; scratch directories and directories without a record go.
+    A record that was being replaced comes back; scratch directories and directories without a record go,
+    where their names are of this program's making. Anything else is somebody's and is only named.
     Points that another harness works on are left alone.
     """
     parent = points_dir(results)
     done: list[str] = []
     for path in sorted(parent.iterdir()) if parent.is_dir() else []:
-        key = path.name.strip(".").split(".")[0]
-        hidden = path.name.startswith(".")
-        if not path.is_dir() or not (hidden or not (path / RECORD_FILE).exists()):
+        scratch, named = _SCRATCH.fullmatch(path.name), _KEY.fullmatch(path.name)
+        hidden = scratch is not None
+        if path.is_symlink() or not path.is_dir() or (not hidden and (path / RECORD_FILE).exists()):
             continue
+        if any(path.glob(f"*/**/{RECORD_FILE}")):
+            done.append(
+                f"{path} holds a result set of its own and is left alone: move its record folders into "
+                f"{parent}, or it out of there"
+            )
+            continue
+        if scratch is None and named is None:
+            if not path.name.startswith("."):
+                done.append(f"{path} is no record folder and is left alone: move it out of {parent}")
+            continue
+        key = scratch[1] if scratch is not None else path.name
         if not locks.acquire(key):
             continue
         try:

@@ -2,15 +2,18 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 
+from harness import boots
 from harness.compose import load
 from harness.errors import RecordError
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
-from harness.sweep import store
+from harness.study import outcome_of
+from harness.sweep import execute, store
 from harness.sweep.cells import expand
 from harness.sweep.execute import failure_record, record_missing, recorded_since, run_planned
 from harness.sweep.locks import Owner, PointLocks
@@ -148,3 +151,66 @@ def test_a_full_disk_is_found_before_a_server_starts(tmp_path, monkeypatch):
 
 def full(descriptor):
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Watching:
+    def point_done(self, record):
+        pass
+
+
+def measured_while(tmp_path, monkeypatch, happening):
+    """Runs one point whose measurement ends after something happened to the folder."""
+    plan = make_plan(expand(load(["hardware=cpu"])), tmp_path)
+    (point,) = (planned.point for planned in plan.points)
+
+    def run(boot, context):
+        happening(point)
+        boots._store(failure_record(point, Outcome.OK, "measured here"), b"", context)
+
+    monkeypatch.setattr(execute, "run_boot", run)
+    said = run_planned(plan, plan.boots[0], Watching(), inputs=object())
+    return said, store.stored(point, tmp_path), outcome_of(plan)
+
+
+@pytest.mark.parametrize("gone", ["locks", ""])
+def test_a_finished_measurement_outlives_its_lock(tmp_path, monkeypatch, gone):
+    said, record, _ = measured_while(tmp_path, monkeypatch, lambda point: shutil.rmtree(tmp_path / gone))
+    assert said == []
+    assert record.reason == "measured here"
+
+
+def test_who_else_measures_a_point_is_said(tmp_path, monkeypatch):
+    other = PointLocks(tmp_path)
+
+    def taken(point):
+        shutil.rmtree(tmp_path / "locks")
+        assert other.acquire(point.key)
+
+    said, record, outcome = measured_while(tmp_path, monkeypatch, taken)
+    assert record is None
+    assert f"{other.owner.label()} measures it" in said[0]
+    assert f"{other.owner.label()} measures it now" in outcome.missing[0]
+
+
+def test_a_newer_record_of_another_stays(tmp_path, monkeypatch):
+    def done(point):
+        shutil.rmtree(tmp_path / "locks")
+        write_record(tmp_path, failure_record(point, Outcome.OK, "the other's"))
+
+    said, record, _ = measured_while(tmp_path, monkeypatch, done)
+    assert "another harness has stored" in said[0]
+    assert record.reason == "the other's"
+
+
+def test_a_nested_result_set_is_left_alone_and_named(tmp_path):
+    record = failure_record(POINT, Outcome.OK, "")
+    write_record(tmp_path, record)
+    parent = points_dir(tmp_path)
+    shutil.copytree(parent, parent / "points")
+    shutil.copytree(parent / "points", parent / "0123456789abcdef")
+    (parent / "notes").mkdir()
+    (parent / ".cache").mkdir()
+    said = recover(tmp_path)
+    assert len(list(parent.rglob("record.json"))) == 3
+    assert (parent / "notes").is_dir() and (parent / ".cache").is_dir()
+    assert ["move" in text for text in said] == [True] * 3
