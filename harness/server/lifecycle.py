@@ -176,13 +176,23 @@ class Server:
     # -- state ----------------------------------------------------------------------------------------
 
     def read_log(self) -> list[LogEvent]:
-        """New log events since the last call; each also goes to the listener."""
+        """New log events since the last call; each also goes to the listener.
+
+        Raises:
+            ServerError: the log has gone, so that nothing of the server would ever be seen.
+        """
         try:
             with self.log_path.open("rb") as file:
                 file.seek(self._offset)
                 chunk = file.read()
         except FileNotFoundError:
-            return []
+            if self._guard is None:
+                return []
+            raise ServerError(
+                f"the server's log {self.log_path} was moved or removed while it ran: leave the results "
+                "folder where it is until the run has ended, and run this again",
+                Outcome.INTERRUPTED,
+            ) from None
         before = min(_LINE_BYTES, self._offset - self._log_start)
         self._offset += len(chunk)
         if (
@@ -202,10 +212,13 @@ class Server:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, mark: int) -> bytes:
-        """The raw log from byte `mark` on."""
-        with self.log_path.open("rb") as file:
-            file.seek(mark)
-            return file.read()
+        """The raw log from byte `mark` on; empty where it has gone."""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(mark)
+                return file.read()
+        except FileNotFoundError:
+            return b""
 
     def exit_code(self) -> int | None:
         """None while the server process lives."""
@@ -245,8 +258,8 @@ class Server:
             return error
         deadline = time.monotonic() + 2 * _ENDING_S
         while time.monotonic() < deadline:
-            self.read_log()
             try:
+                self.read_log()
                 self.raise_if_dead("run")
             except ServerError as cause:
                 return cause

@@ -208,6 +208,19 @@ def test_a_signal_while_a_server_loads_ends_like_ctrl_c(sweep, tmp_path, number,
     assert _boot_ids(sweep) == []
 
 
+def test_a_results_folder_that_moves_while_a_server_loads_is_said_at_once(sweep, tmp_path):
+    sweep.server = {"start_s": 240}
+    words = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    process = sweep.start(*words, log=tmp_path / "out")
+    deadline = time.monotonic() + 60
+    while not starts(sweep) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    sweep.results.rename(tmp_path / "elsewhere")
+    assert process.wait(60) == 1
+    assert "was moved or removed" in (tmp_path / "out").read_text()
+    assert outcomes(sweep) == {Outcome.INTERRUPTED: 1}
+
+
 def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):
     point = ("arm=ring", "depth=3", "context=512", "max_new_tokens=24", "input.params.keys=8")
     spec = multirun.plan_of([*multirun.normalised(point), "hardware=cpu"]).boots[0].spec
