@@ -54,9 +54,11 @@ def outcome_of(plan: Plan) -> StudyOutcome:
     """What the results directory holds for a plan's points now."""
     outcome = StudyOutcome(Path(plan.results))
     locks = PointLocks(outcome.results)
-    for planned in plan.points:
+    for planned, spec in ((planned, boot.spec) for boot in plan.boots for planned in boot.points):
         record = store.stored(planned.point, outcome.results)
-        if record is not None:
+        if record is not None and (other := store.other_settings(record, spec)):
+            outcome.missing.append(f"{planned.point.label}: {other}")
+        elif record is not None:
             outcome.records.append(record)
         elif planned.state is State.CANNOT_RUN:
             outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")

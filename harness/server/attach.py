@@ -57,6 +57,7 @@ class RunningServer:
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
+            settings=self.spec.settings,
             arguments=without_secrets(reported),
             max_total_tokens=_capacity(reported, states, "max_total_num_tokens"),
             max_running_requests=_capacity(reported, states, "max_running_requests"),

@@ -127,7 +127,10 @@ class Server:
             cleanup = container.cleanup(self._container_name)
         environment = {**os.environ, **variables}
         self.info = ServerInfo(
-            boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
+            boot_id=self.boot_id,
+            command=command,
+            engine_settings=self.spec.engine_settings().as_dict(),
+            settings=self.spec.settings,
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self._offset = self.log_size()  # an older server's log may lie there

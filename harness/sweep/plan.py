@@ -33,6 +33,7 @@ class State(StrEnum):
     """Where a point stands before the run."""
 
     DONE = "done"
+    OTHER = "other settings"  # its record was measured with settings that no point names
     TO_RUN = "to run"
     REFUSED = "refused"  # its record is written without a server
     CANNOT_RUN = "cannot run here"
@@ -204,6 +205,8 @@ def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) 
     point, experiments = member.point, tuple(member.experiments)
     mark = store.mark(point, results)  # before the record is looked at: a later one must differ from it
     record = store.finished(point, results, retry, spec)
+    if record is not None and (other := store.other_settings(record, spec)):
+        return PlannedPoint(point, State.OTHER, experiments, other, before=mark)
     if record is not None:
         return PlannedPoint(point, State.DONE, experiments, _ended(record), before=mark)
     obstacle = store.of_another_release(point, results) or member.cell.obstacle

@@ -15,6 +15,7 @@ from harness.errors import ConfigError, RecordError
 from harness.points import Point
 from harness.records import RECORD_FILE, SCHEMA_VERSION, Outcome, Record, points_dir, read_record
 from harness.server.spec import ServerSpec
+from harness.sweep import unkeyed
 from harness.sweep.locks import PointLocks
 
 RETRY = ("none", "failed", "all")
@@ -87,6 +88,12 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
     if record.outcome is Outcome.OK and spec is not None and _other_window(record, spec):
         return None
     return record
+
+
+def other_settings(record: Record, spec: ServerSpec) -> str:
+    """Why a stored record is not what this server would measure, though its point is; empty where it is."""
+    differences = unkeyed.changes(record.server.settings, spec.settings)
+    return f"done with other settings: {differences}: retry=all measures it again" if differences else ""
 
 
 def check_retry(retry: str) -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from harness import boots
 from harness.compose import load
-from harness.errors import RecordError
+from harness.errors import ConfigError, RecordError
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
 from harness.study import outcome_of
-from harness.sweep import execute, store
+from harness.sweep import execute, multirun, store
 from harness.sweep.cells import expand
 from harness.sweep.execute import failure_record, record_missing, recorded_since, run_planned
 from harness.sweep.locks import Owner, PointLocks
@@ -214,3 +214,45 @@ def test_a_nested_result_set_is_left_alone_and_named(tmp_path):
     assert len(list(parent.rglob("record.json"))) == 3
     assert (parent / "notes").is_dir() and (parent / ".cache").is_dir()
     assert ["move" in text for text in said] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("was", "phrase"),
+    [
+        ("hardware.threads=1", "hardware.threads was 1, is 2"),
+        (
+            "server.extra_arguments=[--log-level,debug]",
+            "server.extra_arguments was --log-level debug, is none",
+        ),
+        ("hardware.target_backend=torch_native", "hardware.target_backend was torch_native, is intel_amx"),
+        ("model.yarn_factor=2", "model.yarn_factor was 2.0, is unset"),
+    ],
+)
+def test_a_record_of_other_settings_is_told_and_never_taken_for_this_runs(tmp_path, was, phrase):
+    then = make_plan(expand(load(["hardware=cpu", was])), tmp_path).boots[0]
+    record = failure_record(then.points[0].point, Outcome.OK, "")
+    record.server.settings = then.spec.settings
+    write_record(tmp_path, record)
+    now = make_plan(expand(load(["hardware=cpu", "hardware.threads=2"])), tmp_path)
+    (planned,) = now.points
+    assert planned.state is State.OTHER
+    assert planned.reason == f"done with other settings: {phrase}: retry=all measures it again"
+    outcome = outcome_of(now)
+    assert outcome.records == [] and phrase in outcome.missing[0] and not outcome.complete
+    (again,) = make_plan(expand(load(["hardware=cpu", "hardware.threads=2"])), tmp_path, "all").points
+    assert again.state is State.TO_RUN
+
+
+def test_records_from_before_settings_were_kept_stand(tmp_path):
+    plan = make_plan(expand(load(["hardware=cpu"])), tmp_path)
+    write_record(tmp_path, failure_record(plan.points[0].point, Outcome.OK, ""))
+    assert (
+        make_plan(expand(load(["hardware=cpu", "hardware.threads=7"])), tmp_path).points[0].state
+        is State.DONE
+    )
+
+
+@pytest.mark.parametrize("sweep", ["hardware.threads=1,2", "server.chunked_prefill_tokens=512,1024"])
+def test_a_sweep_that_no_point_tells_apart_is_refused(tmp_path, sweep):
+    with pytest.raises(ConfigError, match=f"{sweep.partition('=')[0]} was .* results="):
+        multirun.plan_of(["hardware=cpu", f"results={tmp_path}", sweep])
