@@ -17,7 +17,7 @@ import psutil
 
 from harness import schedlog
 from harness.errors import ServerError
-from harness.host.detect import is_called
+from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
@@ -135,7 +135,7 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self._offset = self.log_size()  # an older server's log may lie there
         if self.spec.device != "cpu":
-            _require_gpus(self.spec.gpu_name_contains)
+            _require_gpus(self.spec)
             self._memory_before = memory_used_mib()
         self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
@@ -312,12 +312,9 @@ class Server:
             )
 
 
-def _require_gpus(part: str) -> None:
-    """A record must not name another GPU than it was measured on; a machine without NVML is not judged."""
-    others = sorted({name for name in gpu_names() if not is_called(name, part)})
-    if part and others:
-        raise ServerError(
-            f"the hardware profile is for {part} GPUs and this machine has {', '.join(others)}: choose the "
-            "profile by hardware=, or leave it out to have it detected",
-            Outcome.INVALID,
-        )
+def _require_gpus(spec: ServerSpec) -> None:
+    """A record must not name another GPU than it was measured on; what SLURM starts may run elsewhere."""
+    elsewhere = spec.container is not None and spec.container.kind == "enroot"
+    names = gpu_names()
+    if (names or not elsewhere) and (reason := without_gpus(names, spec.gpu_name_contains, spec.tp)):
+        raise ServerError(f"does not run here: {reason}", Outcome.INVALID)
