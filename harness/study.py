@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.compose import Cell
+from harness.errors import printable
 from harness.measure.inputs import InputStore
 from harness.records import Record, points_dir
 from harness.sweep import store
@@ -41,7 +42,7 @@ class StudyOutcome:
         from analysis.summary import summary_lines  # noqa: PLC0415  (pandas and scipy only at the end)
 
         def show(text: str) -> None:
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
         for line in summary_lines(self.records):
             show(line)

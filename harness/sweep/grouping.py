@@ -207,6 +207,7 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
         probe_windows=probed_windows(config) if first.probe in NATIVE_ONLY else (),
         profiler=profiler(config) if first.probe == "trace" else None,
         settings=unkeyed.of_cell(cell),
+        model_names=(config.model.name, config.model.path),
     )
     if first.kv_budget_mib is None or cell.checkpoint is None:
         return spec

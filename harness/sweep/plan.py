@@ -286,6 +286,7 @@ def from_json(text: bytes) -> Plan:
 
 def _boot_from(values: dict[str, Any]) -> PlannedBoot:
     spec = dict(values["spec"])
+    spec["model_names"] = tuple(spec["model_names"])
     spec["extra_arguments"] = tuple(spec["extra_arguments"])
     spec["probe_windows"] = tuple(map(tuple, spec["probe_windows"]))
     if spec["container"] is not None:

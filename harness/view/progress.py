@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from harness import schedlog
+from harness.errors import printable
 from harness.points import Point
 from harness.records import Outcome, Record, ServerInfo
 from harness.server.spec import ServerSpec
@@ -111,7 +112,7 @@ class ProgressView:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=self._done)
 
