@@ -190,6 +190,7 @@ def _measure(
             context_length=server.info.context_length,
             pool_tokens=server.info.max_total_tokens,
             max_running_requests=server.info.max_running_requests,
+            pool_setting=_pool_setting(point, server.spec, context),
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
@@ -234,6 +235,15 @@ def _measure(
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
     return made, run.raw_log, server.has_ended()
+
+
+def _pool_setting(point: Point, spec: ServerSpec, context: BootContext) -> str:
+    """Which setting decides how many tokens the server's KV pool holds."""
+    if context.url is not None:
+        return "the running server's --max-total-tokens or --mem-fraction-static"
+    if point.kv_budget_mib is not None:
+        return "kv_budget_mib"
+    return "server.mem_fraction_static" if spec.max_total_tokens is None else "server.max_total_tokens"
 
 
 def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:

@@ -123,6 +123,14 @@ def test_a_pool_too_small_is_found_before_the_prefill(sweep):
     assert b"#new-token: 512" not in logs[0].read_bytes()
 
 
+def test_what_to_raise_where_a_pool_is_too_small_is_what_sizes_it(sweep):
+    words = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    for setting in ("server.max_total_tokens=200", "kv_budget_mib=1"):
+        sweep.run(*words, setting, "batch=4", "retry=all")
+        reasons = [record.reason for record in read_all(sweep.results)[0]]
+        assert any(f"raise {setting.partition('=')[0]}, lower" in reason for reason in reasons), reasons
+
+
 def test_more_memory_is_worth_another_try(sweep):
     point = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
     sweep.run(*point, "server.max_total_tokens=300")
