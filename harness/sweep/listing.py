@@ -67,8 +67,10 @@ def _totals(plan: Plan) -> Iterator[str]:
     if todo:
         measured = sum(1 for boot in todo if boot.estimate_measured)
         yield f"  times of {measured} of {len(todo)} boots come from stored records, the others are assumed"
-    yield f"the whole study from nothing: {_price(whole)}, about {duration(plan.whole_seconds)}" + (
-        f", {plan.whole_gpu_hours:.1f} GPU-hours" if any(b.gpus for b in plan.boots) else ""
+    yield (
+        f"the whole study from nothing: {_price(whole)}, about {duration(plan.whole_seconds)}"
+        + (f", {plan.whole_gpu_hours:.1f} GPU-hours" if any(b.gpus for b in plan.boots) else "")
+        + " (assumed where no record tells)"
     )
     yield f"  one process a point, each table by itself: {_price(each)} {_share(whole, each)}"
     yield f"  one process a point, shared between tables: {_price(distinct)} {_share(whole, distinct)}"
