@@ -13,7 +13,7 @@ from harness.compose import Cell
 from harness.points import SPECULATIVE_ARMS
 from harness.server.containers import KINDS
 
-DRAFT_HEAD = "the draft head's weights"
+DRAFT_HEAD = "the draft head's digest"
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
