@@ -19,7 +19,7 @@ from harness.measure.ladder import budgets, runs
 from harness.measure.outcomes import failure, now, rung, spoil, success
 from harness.measure.profile import profile
 from harness.measure.protocol import TimedRun, timed_run, warm_up
-from harness.models.architecture import architecture_at
+from harness.models.architecture import architecture_at, vocabulary_at
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
 from harness.schedlog import Event
@@ -51,8 +51,8 @@ class Boot:
 class BootContext:
     """What every boot of a study needs.
 
-    `url` names a server that runs already, `url_log` its log; else each boot starts its own. `owns` says
-    whether a key's record is still this process's to write.
+    `url` names a server that runs already, `url_log` its log; else each boot starts its own. `objection` says
+    why a key's record is not this process's to write any more; empty where it is.
     """
 
     results: Path
@@ -64,7 +64,7 @@ class BootContext:
     port: int | None = None
     url: str | None = None
     url_log: Path | None = None
-    owns: Callable[[str], bool] = lambda key: True
+    objection: Callable[[str], str] = lambda key: ""
 
 
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
@@ -116,6 +116,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     try:
         with server:
             server.info.architecture = architecture_at(boot.spec.model_path)
+            server.client.vocabulary = vocabulary_at(boot.spec.model_path)
             if server.info.versions:  # of what was measured, not of what measured it
                 environment |= {
                     "versions": server.info.versions, "harness_versions": environment["versions"]
@@ -189,6 +190,7 @@ def _measure(
             context_length=server.info.context_length,
             pool_tokens=server.info.max_total_tokens,
             max_running_requests=server.info.max_running_requests,
+            pool_setting=_pool_setting(point, server.spec, context),
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
@@ -235,6 +237,15 @@ def _measure(
     return made, run.raw_log, server.has_ended()
 
 
+def _pool_setting(point: Point, spec: ServerSpec, context: BootContext) -> str:
+    """Which setting decides how many tokens the server's KV pool holds."""
+    if context.url is not None:
+        return "the running server's --max-total-tokens or --mem-fraction-static"
+    if point.kv_budget_mib is not None:
+        return "kv_budget_mib"
+    return "server.mem_fraction_static" if spec.max_total_tokens is None else "server.max_total_tokens"
+
+
 def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
     """What the server's probe wrote during the run; nothing to read makes the record no measurement."""
     try:
@@ -246,6 +257,6 @@ def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
 
 
 def _store(record: Record, raw_log: bytes, context: BootContext) -> None:
-    if context.owns(record.key):
+    if not context.objection(record.key):
         write_record(context.results, record, raw_log)
-    context.view.point_done(record)
+        context.view.point_done(record)

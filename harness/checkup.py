@@ -20,10 +20,11 @@ from rich.console import Console
 from generators.chat import find_template, read_config
 from harness.commandline import guarded, place
 from harness.compose import load
+from harness.config import HardwareConfig, RunConfig
 from harness.errors import HarnessError
 from harness.host import gpu
 from harness.host.commands import output_of
-from harness.host.detect import profile_for
+from harness.host.detect import profile_for, without_gpus
 from harness.host.environment import container_kind, memory_limit_mib
 from harness.models.checkpoint import Checkpoint, open_checkpoint, preflight
 from harness.server.lifecycle import BOOT_MARK
@@ -65,6 +66,16 @@ def check_driver() -> list[Finding]:
     except HarnessError as error:
         return [Finding("driver", "warn", text, str(error))]
     return [Finding("driver", "ok", f"{text} (hardware={profile})")]
+
+
+def check_profile(hardware: HardwareConfig) -> list[Finding]:
+    """Whether this machine has the GPUs of the hardware profile that was named."""
+    if hardware.device == "cpu":
+        return [Finding("hardware", "ok", f"hardware={hardware.name} needs no GPU")]
+    reason = without_gpus(gpu.gpu_names(), hardware.gpu_name_contains, max(1, hardware.gpus))
+    if reason:
+        return [Finding("hardware", "fail", f"hardware={hardware.name}", reason)]
+    return [Finding("hardware", "ok", f"hardware={hardware.name} fits this machine")]
 
 
 def check_gpu_tenants() -> list[Finding]:
@@ -142,15 +153,20 @@ def check_ports() -> list[Finding]:
     return found
 
 
-def check_containers() -> list[Finding]:
+def check_containers(kind: str = "local") -> list[Finding]:
     """Runtimes for server=docker and server=enroot; none is needed for server=local."""
     found = [name for name in ("docker", "podman", "enroot", "srun") if shutil.which(name)]
     inside = container_kind()
     text = f"found {', '.join(found)}" if found else "none found: server=local works without"
     text += f"; this runs inside {inside}" if inside else ""
+    needed = {"docker": "docker", "enroot": "srun"}.get(kind)
+    if needed is not None and needed not in found:
+        advice = f"server={kind} starts servers by {needed}: install it, or use server=local"
+        return [Finding("containers", "fail", f"{text}; no {needed}", advice)]
     if "docker" in found and output_of(["docker", "version", "--format", "{{.Server.Version}}"], 20) is None:
         advice = "only server=docker needs it: start the daemon, or let this user reach it (group docker)"
-        return [Finding("containers", "warn", f"{text}; the Docker daemon does not answer", advice)]
+        level: Level = "fail" if kind == "docker" else "warn"
+        return [Finding("containers", level, f"{text}; the Docker daemon does not answer", advice)]
     return [Finding("containers", "ok", text)]
 
 
@@ -221,8 +237,13 @@ def _tokenizer(checkpoint: Checkpoint) -> Finding:
     )
 
 
-def examine(results: Path, checkpoint: str) -> list[Finding]:
-    """All checks; one that breaks is a failed line, never a traceback."""
+def examine(results: Path, checkpoint: str, config: RunConfig | None = None) -> list[Finding]:
+    """All checks; one that breaks is a failed line, never a traceback.
+
+    Args:
+        config: what a run would be, where overrides were given: its hardware and server are looked at.
+    """
+    kind = config.server.kind if config is not None else "local"
     checks: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("driver", check_driver),
         ("gpu tenants", check_gpu_tenants),
@@ -230,11 +251,14 @@ def examine(results: Path, checkpoint: str) -> list[Finding]:
         ("disk", lambda: check_disk(results)),
         ("/dev/shm", check_shared_memory),
         ("ports", check_ports),
-        ("containers", check_containers),
+        ("containers", lambda: check_containers(kind)),
         ("sglang", check_sglang),
         ("plugin", check_plugin),
         ("checkpoint", lambda: check_checkpoint(checkpoint)),
     ]
+    if config is not None and kind in ("local", "docker"):
+        hardware = config.hardware
+        checks.insert(1, ("hardware", lambda: check_profile(hardware)))
     findings: list[Finding] = []
     for name, check in checks:
         try:
@@ -257,13 +281,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    results, checkpoint = options.results, options.checkpoint
+    results, checkpoint, config = options.results, options.checkpoint, None
     if options.overrides:
         config = load(options.overrides)
         results = results or Path(config.results)
         checkpoint = checkpoint or config.model.path
     console = Console()
-    findings = examine(results or Path("results"), checkpoint or "package:tiny")
+    findings = examine(results or Path("results"), checkpoint or "package:tiny", config)
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         console.print(f"{finding.level:<4}", style=_COLOURS[finding.level], end=" ", highlight=False)

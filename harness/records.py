@@ -148,6 +148,9 @@ class ServerInfo(_Part):
     command: list[str] = Field(default_factory=list)
     arguments: dict[str, Any] = Field(default_factory=dict, description="as the server reports them")
     engine_settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="what it was started with that no point names; empty: not known"
+    )
     engine_report: dict[str, str] = Field(
         default_factory=dict, description="what the plugin says at start: mode, slots, exact pool bytes"
     )

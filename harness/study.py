@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.compose import Cell
+from harness.errors import printable
 from harness.measure.inputs import InputStore
 from harness.records import Record, points_dir
 from harness.sweep import store
@@ -41,7 +42,7 @@ class StudyOutcome:
         from analysis.summary import summary_lines  # noqa: PLC0415  (pandas and scipy only at the end)
 
         def show(text: str) -> None:
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
         for line in summary_lines(self.records):
             show(line)
@@ -53,12 +54,19 @@ class StudyOutcome:
 def outcome_of(plan: Plan) -> StudyOutcome:
     """What the results directory holds for a plan's points now."""
     outcome = StudyOutcome(Path(plan.results))
-    for planned in plan.points:
+    locks = PointLocks(outcome.results)
+    for planned, spec in ((planned, boot.spec) for boot in plan.boots for planned in boot.points):
         record = store.stored(planned.point, outcome.results)
-        if record is not None:
+        if record is not None and (other := store.other_settings(record, spec)):
+            outcome.missing.append(f"{planned.point.label}: {other}")
+        elif record is not None:
             outcome.records.append(record)
         elif planned.state is State.CANNOT_RUN:
             outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")
+        elif locks.holder(planned.point.key) is not None:
+            outcome.missing.append(
+                f"{planned.point.label}: {locks.held_by(planned.point.key)} now; run this again later"
+            )
         else:
             outcome.missing.append(planned.point.label)
     return outcome
@@ -79,7 +87,8 @@ def measure(
         with ProgressView(sum(len(boot.to_run) for boot in plan.boots), console) as view:
             for boot in plan.active:
                 prompts = inputs.setdefault(boot.tokenizer, InputStore(Path(boot.tokenizer)))
-                run_planned(plan, boot, view, prompts)
+                for text in run_planned(plan, boot, view, prompts):
+                    view.say(f"left out: {text}")
     return outcome_of(plan)
 
 

@@ -39,6 +39,26 @@ def is_called(gpu_name: str, part: str) -> bool:
     return part.upper() in gpu_name.upper().replace("-", " ").replace("_", " ").split()
 
 
+def without_gpus(found: Sequence[str], part: str, number: int = 1) -> str:
+    """Why a machine cannot run what a hardware profile is for; empty where it can, or where none is named.
+
+    Args:
+        found: names of its GPUs.
+        part: the profile's `gpu_name_contains`.
+        number: how many GPUs a server needs.
+    """
+    others = sorted({name for name in found if not is_called(name, part)})
+    if part and others:
+        return (
+            f"the hardware profile is for {part} GPUs and this machine has {', '.join(others)}: choose the "
+            "profile by hardware=, or leave it out to have it detected"
+        )
+    if part and len(found) < number:
+        has = f"only {len(found)} of {number} {part} GPUs are" if found else f"no {part} GPU is"
+        return f"{has} to be seen on this machine: run it where they are, or choose hardware=cpu"
+    return ""
+
+
 def _profile(gpu_name: str) -> str | None:
     return next((profile for part, profile in _PROFILES if is_called(gpu_name, part)), None)
 

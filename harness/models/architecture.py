@@ -91,6 +91,16 @@ def architecture_at(model_path: str) -> dict[str, Any]:
         return {}
 
 
+def vocabulary_at(model_path: str) -> int | None:
+    """How many tokens the model of a checkpoint directory has; None where that cannot be read there."""
+    try:
+        config = orjson.loads((Path(model_path) / "config.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    size = text_config(config).get("vocab_size") if isinstance(config, dict) else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
 def text_key(config: Mapping[str, Any]) -> str | None:
     """The key that holds the language model's part of a multimodal config; None where it is not nested."""
     return next((key for key in _TEXT_KEYS if isinstance(config.get(key), dict)), None)

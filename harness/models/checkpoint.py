@@ -15,6 +15,7 @@ import orjson
 
 from harness.errors import ConfigError
 from harness.models.architecture import Architecture, mtp_layer_count, mtp_tensors, read_architecture
+from harness.models.draft_head import head_digest
 from harness.models.finite import without_numbers
 from harness.models.vocabulary import tokenizer_problem
 from harness.models.weights import Weights, read_json, read_weights
@@ -69,6 +70,12 @@ class Checkpoint:
     revision: str | None = None
     tokenizer_problem: str = ""
     not_finite: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def draft_head(self) -> str:
+        """16 hex digits over the MTP head's weights, which `fingerprint` only samples; empty for none."""
+        names = mtp_tensors(self.weights.tensors, self.architecture.layers)
+        return head_digest([self.path / file.name for file in self.weights.files], names)
 
     @property
     def architecture(self) -> Architecture:

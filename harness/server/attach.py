@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any
 
 from harness import schedlog
-from harness.errors import ServerError
+from harness.errors import ServerError, printable
 from harness.points import WINDOWED_ARMS
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
 from harness.server.lifecycle import Listener, Server
 from harness.server.provenance import only_sglang
+from harness.server.replies import brief
 from harness.server.reported import MEASURED, differing, of_point
 from harness.server.spec import ServerSpec
 
@@ -57,10 +58,11 @@ class RunningServer:
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
+            settings=self.spec.settings,
             arguments=without_secrets(reported),
             max_total_tokens=_capacity(reported, states, "max_total_num_tokens"),
             max_running_requests=_capacity(reported, states, "max_running_requests"),
-            context_length=reported.get("context_length"),
+            context_length=_context_length(reported, self.url),
             startup_s=0.0,
             versions=only_sglang(reported.get("version")),
             pools=[Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in log.pools],
@@ -149,10 +151,43 @@ def differences(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
     """How a server's reported arguments differ from what a spec needs; a missing argument differs too."""
     wanted = of_point(spec, on_cpu=spec.device == "cpu") | MEASURED | {"page_size": (1,)}
     found = differing(wanted, reported, absent_differs=True)
+    found += _other_model(spec, reported)
     context = reported.get("context_length")
     if isinstance(context, int) and context < spec.context_length:
         found.append(f"context_length is {context}, below {spec.context_length}")
     return found
+
+
+def _other_model(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
+    """Whether a server says that its model is another one; folders of one checkpoint lie anywhere."""
+    said = [reported.get(name) for name in ("model_path", "served_model_name")]
+    theirs = {_last(name) for name in said if isinstance(name, str) and name}
+    ours = {_last(name) for name in (*spec.model_names, spec.model_path)}
+    if not spec.model_names or not theirs or theirs & ours:
+        return []
+    name = spec.model_names[0]
+    return [
+        f"its model is {printable(str(said[0] or said[1]))}, not {name}: choose model=, or where it is the "
+        f"same checkpoint start it with --served-model-name {name}"
+    ]
+
+
+def _last(name: str) -> str:
+    """The part of a path, hub id or cached snapshot that names a model."""
+    parts = [part for part in name.removeprefix("package:").split("/") if part]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        parts = parts[-3].split("--")
+    return (parts or [""])[-1].partition("@")[0].lower()
+
+
+def _context_length(reported: dict[str, Any], url: str) -> int | None:
+    value = reported.get("context_length")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ServerError(
+        f"the server at {url} reports context_length={brief(value)}, no number of tokens: is it SGLang?",
+        Outcome.INVALID,
+    )
 
 
 def _capacity(reported: dict[str, Any], states: Any, name: str) -> int | None:
@@ -160,4 +195,4 @@ def _capacity(reported: dict[str, Any], states: Any, name: str) -> int | None:
     value = reported.get(name)
     if value is None and isinstance(states, list) and states and isinstance(states[0], dict):
         value = states[0].get(name, states[0].get(f"effective_{name}_per_dp"))
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -94,11 +94,16 @@ def why_not(
     context_length: int | None,
     pool_tokens: int | None,
     max_running_requests: int | None,
+    pool_setting: str = "server.mem_fraction_static",
 ) -> str:
     """Why these requests cannot run together on this server, in one sentence; empty where they can.
 
     A capacity that the server did not report (None) is not checked.
+
+    Args:
+        pool_setting: what decides on the size of the KV pool, to be named where it is too small.
     """
+    more_pool = f"raise {pool_setting}, lower the batch or context, or use more GPUs"
     if max_running_requests is not None and batch > max_running_requests:
         return (
             f"does not fit: max_running_requests {max_running_requests} is below the batch of {batch}; "
@@ -112,16 +117,13 @@ def why_not(
     pool_is_smaller = pool_tokens is not None and pool < context
     if verdict.verdict is not Verdict.OK:
         if pool_is_smaller and verdict.verdict in {Verdict.REJECT_POOL, Verdict.CLAMPED}:
-            return f"does not fit: pool {pool} holds no {asked}; {_MORE_POOL}"
+            return f"does not fit: pool {pool} holds no {asked}; {more_pool}"
         needed = context_length_for(prompt_tokens, max_new_tokens, draft_tokens)
         return f"does not fit: context length {context} for {asked}; start the server with {needed}"
     together = tokens_needed(prompt_tokens, max_new_tokens, draft_tokens, batch)
     if pool_tokens is not None and together > pool_tokens:
         return (
             f"does not fit: pool {pool_tokens} holds fewer than the {together} tokens of {batch} requests "
-            f"with {asked} each; {_MORE_POOL}"
+            f"with {asked} each; {more_pool}"
         )
     return ""
-
-
-_MORE_POOL = "raise --mem-fraction-static, lower the batch or context, or use more GPUs"

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import requests
 
 from harness.errors import ServerError
+from harness.server.replies import body_of, brief, check_levels, check_reply
 
 SHORT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """Status and body of an answer that was read to its end."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body[:2000].decode("utf-8", "replace")
 
 
 class Client:
@@ -19,6 +34,9 @@ class Client:
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/")
         self._session = requests.Session()
+        # Nothing that this program reads is worth unpacking, and what is packed has no size.
+        self._session.headers["Accept-Encoding"] = "identity"
+        self.vocabulary: int | None = None  # the model's, where it is known: ids beyond it are refused
         self._session.trust_env = False  # a proxy setting must not reroute loopback traffic
         if api_key:
             self._session.headers["Authorization"] = f"Bearer {api_key}"
@@ -27,6 +45,33 @@ class Client:
         """Drop open connections."""
         self._session.close()
 
+    def _send(self, method: str, path: str, timeout_s: float | None, **options: Any) -> _Reply:
+        url = self.base_url + path
+        return _reply(self._session.request(method, url, timeout=timeout_s, stream=True, **options), path)
+
+    def _within(self, limit_s: float, method: str, path: str, **options: Any) -> _Reply:
+        """`_send` with a limit on all of it: the library's is for each read, and a byte a second passes it.
+
+        Raises:
+            requests.RequestException: as `requests` does, also where the limit is reached.
+        """
+        outcome: list[_Reply | Exception] = []
+
+        def send() -> None:
+            try:
+                outcome.append(self._send(method, path, limit_s, **options))
+            except Exception as error:  # noqa: BLE001  (raised again in the waiting thread)
+                outcome.append(error)
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if not outcome:
+            raise requests.Timeout(f"no whole answer within {limit_s:.0f} s")
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
     def get(self, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> dict[str, Any]:
         """GET a JSON object.
 
@@ -34,7 +79,7 @@ class Client:
             ServerError: no connection, an error status, or a reply that is not an object.
         """
         try:
-            response = self._session.get(self.base_url + path, timeout=timeout_s)
+            response = self._within(timeout_s, "GET", path)
         except requests.RequestException as error:
             raise ServerError(f"no answer from {self.base_url}{path}: {_short(error)}") from error
         return _object(response, path)
@@ -43,14 +88,12 @@ class Client:
         """Empty the prefix cache and wait until the server has done so."""
         try:
             # The server refuses while a request is still being released; it takes a timeout for that.
-            response = self._session.post(
-                self.base_url + "/flush_cache", params={"timeout": timeout_s}, timeout=timeout_s + 10
-            )
+            response = self._within(timeout_s + 10, "POST", "/flush_cache", params={"timeout": timeout_s})
         except requests.RequestException as error:
             raise ServerError(f"the server did not flush its cache: {_short(error)}") from error
-        if response.status_code != requests.codes.ok:
+        if response.status != requests.codes.ok:
             raise ServerError(
-                f"the server refused to flush its cache: {response.text[:200]}", "request_error"
+                f"the server refused to flush its cache: {brief(response.text)}", "request_error"
             )
 
     def start_profile(self, **options: Any) -> None:
@@ -60,14 +103,12 @@ class Client:
             ServerError: it refused or did not answer.
         """
         try:
-            response = self._session.post(
-                self.base_url + "/start_profile", json=options, timeout=SHORT_TIMEOUT_S
-            )
+            response = self._within(SHORT_TIMEOUT_S, "POST", "/start_profile", json=options)
         except requests.RequestException as error:
             raise ServerError(f"the server did not start its profiler: {_short(error)}") from error
-        if response.status_code != requests.codes.ok:
+        if response.status != requests.codes.ok:
             raise ServerError(
-                f"the server refused to start its profiler: {response.text[:200]}", "request_error"
+                f"the server refused to start its profiler: {brief(response.text)}", "request_error"
             )
 
     def generate(
@@ -89,12 +130,8 @@ class Client:
         prompts = [list(ids) for ids in input_ids]
         body = orjson.dumps({"input_ids": prompts, "sampling_params": sampling, **options})
         try:
-            response = self._session.post(
-                self.base_url + "/generate",
-                data=body,
-                headers={"Content-Type": "application/json"},
-                timeout=timeout_s,
-            )
+            headers = {"Content-Type": "application/json"}
+            response = self._send("POST", "/generate", timeout_s, data=body, headers=headers)
         except requests.Timeout as error:
             raise ServerError(f"the request took longer than {timeout_s:.0f} s", "timeout") from error
         except requests.RequestException as error:
@@ -104,49 +141,38 @@ class Client:
             replies = [replies]
         if not isinstance(replies, list) or len(replies) != len(input_ids):
             raise ServerError(
-                f"/generate answered {len(input_ids)} prompts with {_brief(replies)}", "request_error"
+                f"/generate answered {len(input_ids)} prompts with {brief(replies)}", "request_error"
             )
         for reply in replies:
-            _check_reply(reply)
+            check_reply(reply, self.vocabulary)
         return replies
 
 
-def _check_reply(reply: Any) -> None:
-    """A 200 may still carry an error or an aborted request."""
-    meta = reply.get("meta_info") if isinstance(reply, dict) else None
-    if not isinstance(meta, dict) or "output_ids" not in reply:
-        raise ServerError(f"/generate answered without output_ids: {_brief(reply)}", "request_error")
-    finish = meta.get("finish_reason")
-    if isinstance(finish, dict) and finish.get("type") == "abort":
-        raise ServerError(
-            f"the server aborted the request: {finish.get('message', 'no reason given')}", "request_error"
-        )
+def _reply(response: requests.Response, path: str) -> _Reply:
+    with response:
+        return _Reply(response.status_code, body_of(response, path))
 
 
-def _object(response: requests.Response, path: str) -> dict[str, Any]:
+def _object(response: _Reply, path: str) -> dict[str, Any]:
     value = _json(response, path)
     if not isinstance(value, dict):
-        raise ServerError(f"{path} answered {_brief(value)} instead of an object", "request_error")
+        raise ServerError(f"{path} answered {brief(value)} instead of an object", "request_error")
     return value
 
 
-def _json(response: requests.Response, path: str) -> Any:
+def _json(response: _Reply, path: str) -> Any:
     try:
-        value = orjson.loads(response.content)
+        value = orjson.loads(response.body)
     except orjson.JSONDecodeError:
         value = None
-    if response.status_code != requests.codes.ok or value is None:
-        text = _brief(value if value is not None else response.text)
-        raise ServerError(f"{path} answered {response.status_code}: {text}", "request_error")
+    if response.status != requests.codes.ok or value is None:
+        text = brief(value if value is not None else response.text)
+        raise ServerError(f"{path} answered {response.status}: {text}", "request_error")
+    check_levels(value, path)
     if isinstance(value, dict) and "error" in value:
-        raise ServerError(f"{path} answered an error: {_brief(value['error'])}", "request_error")
+        raise ServerError(f"{path} answered an error: {brief(value['error'])}", "request_error")
     return value
-
-
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 300 else text[:300] + "..."
 
 
 def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {_brief(error)}"
+    return f"{type(error).__name__}: {brief(error)}"

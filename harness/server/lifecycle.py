@@ -17,7 +17,7 @@ import psutil
 
 from harness import schedlog
 from harness.errors import ServerError
-from harness.host.detect import is_called
+from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import failures, processes, profilers
@@ -127,12 +127,15 @@ class Server:
             cleanup = container.cleanup(self._container_name)
         environment = {**os.environ, **variables}
         self.info = ServerInfo(
-            boot_id=self.boot_id, command=command, engine_settings=self.spec.engine_settings().as_dict()
+            boot_id=self.boot_id,
+            command=command,
+            engine_settings=self.spec.engine_settings().as_dict(),
+            settings=self.spec.settings,
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self._offset = self.log_size()  # an older server's log may lie there
         if self.spec.device != "cpu":
-            _require_gpus(self.spec.gpu_name_contains)
+            _require_gpus(self.spec)
             self._memory_before = memory_used_mib()
         self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
@@ -176,13 +179,23 @@ class Server:
     # -- state ----------------------------------------------------------------------------------------
 
     def read_log(self) -> list[LogEvent]:
-        """New log events since the last call; each also goes to the listener."""
+        """New log events since the last call; each also goes to the listener.
+
+        Raises:
+            ServerError: the log has gone, so that nothing of the server would ever be seen.
+        """
         try:
             with self.log_path.open("rb") as file:
                 file.seek(self._offset)
                 chunk = file.read()
         except FileNotFoundError:
-            return []
+            if self._guard is None:
+                return []
+            raise ServerError(
+                f"the server's log {self.log_path} was moved or removed while it ran: leave the results "
+                "folder where it is until the run has ended, and run this again",
+                Outcome.INTERRUPTED,
+            ) from None
         before = min(_LINE_BYTES, self._offset - self._log_start)
         self._offset += len(chunk)
         if (
@@ -202,10 +215,13 @@ class Server:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, mark: int) -> bytes:
-        """The raw log from byte `mark` on."""
-        with self.log_path.open("rb") as file:
-            file.seek(mark)
-            return file.read()
+        """The raw log from byte `mark` on; empty where it has gone."""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(mark)
+                return file.read()
+        except FileNotFoundError:
+            return b""
 
     def exit_code(self) -> int | None:
         """None while the server process lives."""
@@ -245,8 +261,8 @@ class Server:
             return error
         deadline = time.monotonic() + 2 * _ENDING_S
         while time.monotonic() < deadline:
-            self.read_log()
             try:
+                self.read_log()
                 self.raise_if_dead("run")
             except ServerError as cause:
                 return cause
@@ -296,12 +312,9 @@ class Server:
             )
 
 
-def _require_gpus(part: str) -> None:
-    """A record must not name another GPU than it was measured on; a machine without NVML is not judged."""
-    others = sorted({name for name in gpu_names() if not is_called(name, part)})
-    if part and others:
-        raise ServerError(
-            f"the hardware profile is for {part} GPUs and this machine has {', '.join(others)}: choose the "
-            "profile by hardware=, or leave it out to have it detected",
-            Outcome.INVALID,
-        )
+def _require_gpus(spec: ServerSpec) -> None:
+    """A record must not name another GPU than it was measured on; what SLURM starts may run elsewhere."""
+    elsewhere = spec.container is not None and spec.container.kind == "enroot"
+    names = gpu_names()
+    if (names or not elsewhere) and (reason := without_gpus(names, spec.gpu_name_contains, spec.tp)):
+        raise ServerError(f"does not run here: {reason}", Outcome.INVALID)

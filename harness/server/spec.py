@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,8 @@ class ServerSpec:
     `max_total_tokens` fixes the KV pool; None lets `mem_fraction_static` (or the engine) size it.
     `probe` names what the server records besides (see `harness.engine.probes`), `probe_windows` the
     (W, n_sink) pairs that it compares with, `profiler` what takes kernel times of a trace: torch or nsys.
+    `settings` are those that no point names, for records (`harness.sweep.unkeyed`). `model_names` are what a
+    running server may call the model.
     """
 
     model_path: str
@@ -55,6 +57,8 @@ class ServerSpec:
     probe: str | None = None
     probe_windows: tuple[tuple[int, int], ...] = ()
     profiler: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    model_names: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -9,10 +9,12 @@ from typing import Any
 
 import generators
 from generators.tasks import resolve
-from harness import compose
+from harness import compose, labels
 from harness.compose import Cell
 from harness.config import InputConfig, ModelConfig, RunConfig
 from harness.errors import ConfigError
+from harness.host.detect import without_gpus
+from harness.host.gpu import gpu_names
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.sweep.experiment import AXES, Block, Combination, Experiment, check_axes, matches, parse
 
@@ -123,7 +125,9 @@ def _cell(config: RunConfig, experiments: tuple[str, ...], hardware: str, only_o
         obstacle = obstacle or _too_many_ranks(config, checkpoint)
     except ConfigError as error:
         obstacle = obstacle or str(error)
-    return Cell(config, checkpoint, experiments, obstacle)
+    cell = Cell(config, checkpoint, experiments, obstacle)
+    labels.check(cell)
+    return cell
 
 
 def open_single(config: RunConfig) -> Cell:
@@ -133,10 +137,20 @@ def open_single(config: RunConfig) -> Cell:
         ConfigError: as `compose.open_cell`.
     """
     cell = compose.open_cell(config)
+    labels.check(cell)
     obstacle = _obstacle(config, config.hardware.name, ())
     if cell.checkpoint is not None:
         obstacle = obstacle or _too_many_ranks(config, cell.checkpoint)
-    return replace(cell, obstacle=obstacle)
+    return on_this_machine(replace(cell, obstacle=obstacle))
+
+
+def on_this_machine(cell: Cell) -> Cell:
+    """A cell whose obstacle says so where this machine lacks the GPUs of its hardware profile."""
+    config = cell.config
+    here = config.server.kind in ("local", "docker")
+    if cell.obstacle or not here or config.hardware.device == "cpu":
+        return cell
+    return replace(cell, obstacle=without_gpus(gpu_names(), config.hardware.gpu_name_contains, config.tp))
 
 
 def _too_many_ranks(config: RunConfig, checkpoint: Checkpoint) -> str:

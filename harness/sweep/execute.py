@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,10 +32,7 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
             if planned.state not in (State.TO_RUN, State.REFUSED):
                 continue
             if not locks.acquire(planned.point.key):
-                holder = locks.holder(planned.point.key)
-                elsewhere.append(
-                    f"{planned.point.label}: {holder.label() if holder else 'another harness'} measures it"
-                )
+                elsewhere.append(f"{planned.point.label}: {locks.held_by(planned.point.key)}")
             elif recorded_since(plan, planned) is None and not _done_meanwhile(plan, boot, planned):
                 mine.append(planned)
             else:
@@ -45,8 +42,32 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
                 _record_refusal(planned, results, view)
         points = tuple(planned.point for planned in mine if planned.state is State.TO_RUN)
         if points:
-            run_boot(Boot(boot.spec, points), _context(boot, results, view, locks, inputs))
+            before = {planned.point.key: planned for planned in mine}
+
+            def objection(key: str) -> str:
+                reason = _objection(plan, before[key], locks)
+                if reason:
+                    elsewhere.append(f"{before[key].point.label}: {reason}")
+                return reason
+
+            run_boot(Boot(boot.spec, points), _context(boot, results, view, objection, inputs))
     return elsewhere
+
+
+def _objection(plan: Plan, planned: PlannedPoint, locks: PointLocks) -> str:
+    """Why a record made now is not to be stored; empty where it is.
+
+    A lock that has only gone (somebody cleared the folder) is taken again: hours of measuring are not
+    dropped for it.
+    """
+    key = planned.point.key
+    if locks.still_held(key):
+        return ""
+    if not locks.retake(key):
+        return f"{locks.held_by(key)}: it took over while this one stalled; what this one measured is dropped"
+    if recorded_since(plan, planned) is not None:
+        return "another harness has stored its record meanwhile; what this one measured is dropped"
+    return ""
 
 
 def recorded_since(plan: Plan, planned: PlannedPoint) -> Record | None:
@@ -66,7 +87,11 @@ def _done_meanwhile(plan: Plan, boot: PlannedBoot, planned: PlannedPoint) -> boo
 
 
 def _context(
-    boot: PlannedBoot, results: Path, view: View, locks: PointLocks, inputs: InputStore | None
+    boot: PlannedBoot,
+    results: Path,
+    view: View,
+    objection: Callable[[str], str],
+    inputs: InputStore | None,
 ) -> BootContext:
     server = boot.server
     on_url = server.kind == "url"
@@ -80,7 +105,7 @@ def _context(
         port=server.port,
         url=server.url if on_url else None,
         url_log=Path(server.log_path) if on_url and server.log_path else None,
-        owns=locks.still_held,
+        objection=objection,
     )
 
 

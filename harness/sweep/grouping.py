@@ -24,6 +24,7 @@ from harness.server.budget import pool_tokens
 from harness.server.capacity import context_length_for, tokens_needed
 from harness.server.containers import KINDS, Container
 from harness.server.spec import ServerSpec
+from harness.sweep import unkeyed
 
 # Deepest draft of any arm: one context length serves all arms, or a dense run could accept what an MTP
 # run refuses.
@@ -88,8 +89,23 @@ def merge(cells: Iterable[Cell]) -> dict[str, Wanted]:
             if known is None:
                 wanted[point.key] = Wanted(point, cell, list(cell.experiments))
             else:
+                _refuse_collapse(known, cell)
                 known.experiments += [name for name in cell.experiments if name not in known.experiments]
     return wanted
+
+
+def _refuse_collapse(known: Wanted, cell: Cell) -> None:
+    """Refuse cells that no point tells apart: one of them would stand for both.
+
+    Raises:
+        ConfigError: names the settings.
+    """
+    first, second = ({**unkeyed.of_cell(c), "server.url": c.config.server.url} for c in (known.cell, cell))
+    if differences := unkeyed.changes(first, second):
+        raise ConfigError(
+            f"two configurations of this sweep are one point, {known.point.label}: in the second "
+            f"{differences}; measure each by a command with a results= folder of its own"
+        )
 
 
 def group(wanted: Iterable[Wanted]) -> list[Group]:
@@ -190,6 +206,8 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
         probe=_server_probe(first),
         probe_windows=probed_windows(config) if first.probe in NATIVE_ONLY else (),
         profiler=profiler(config) if first.probe == "trace" else None,
+        settings=unkeyed.of_cell(cell),
+        model_names=(config.model.name, config.model.path),
     )
     if first.kv_budget_mib is None or cell.checkpoint is None:
         return spec

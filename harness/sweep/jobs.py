@@ -11,7 +11,7 @@ from rich.console import Console
 from harness import compose
 from harness.commandline import os_error_text
 from harness.config import RunConfig
-from harness.errors import ConfigError, HarnessError
+from harness.errors import ConfigError, HarnessError, printable
 from harness.study import measure, outcome_of, recover
 from harness.sweep import multirun
 from harness.sweep.cells import open_single
@@ -77,4 +77,4 @@ def finish(plan: Plan) -> None:
 def say_error(error: HarnessError) -> None:
     """Show an expected failure and remember it for the exit status."""
     failed.append(True)
-    console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(f"error: {error}"), style="red", markup=False, highlight=False, soft_wrap=True)

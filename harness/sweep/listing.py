@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from harness.errors import printable
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, Price, State
 
 
@@ -18,7 +19,7 @@ def lines(plan: Plan, brief: bool = False) -> Iterator[str]:
     yield f"points: {len(plan.points)} ({', '.join(f'{counts[s]} {s}' for s in State if counts[s])})"
     obstacles = Counter(p.reason for p in plan.points if p.state is State.CANNOT_RUN)
     for reason, count in obstacles.most_common():
-        yield f"  {count} cannot run here: {reason}"
+        yield f"  {count} cannot run here: {printable(reason)}"
     yield from _totals(plan)
 
 
@@ -53,7 +54,7 @@ def _point(planned: PlannedPoint) -> str:
         f"{planned.state:<16}{point.key}  S={point.context_tokens} B={point.batch} {point.task}{detail}"
         f"{f'  [{where}]' if where else ''}"
     )
-    return f"{text}  {planned.reason}" if planned.reason else text
+    return f"{text}  {printable(planned.reason)}" if planned.reason else text
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -66,7 +67,11 @@ def _totals(plan: Plan) -> Iterator[str]:
     if todo:
         measured = sum(1 for boot in todo if boot.estimate_measured)
         yield f"  times of {measured} of {len(todo)} boots come from stored records, the others are assumed"
-    yield f"the whole study from nothing: {_price(whole)}"
+    yield (
+        f"the whole study from nothing: {_price(whole)}, about {duration(plan.whole_seconds)}"
+        + (f", {plan.whole_gpu_hours:.1f} GPU-hours" if any(b.gpus for b in plan.boots) else "")
+        + " (assumed where no record tells)"
+    )
     yield f"  one process a point, each table by itself: {_price(each)} {_share(whole, each)}"
     yield f"  one process a point, shared between tables: {_price(distinct)} {_share(whole, distinct)}"
     repeats = [p.point for p in plan.points if p.point.repeat and p.state is not State.REFUSED]

@@ -126,6 +126,12 @@ class PointLocks:
             self._held[key] = path
             return True
 
+    def retake(self, key: str) -> bool:
+        """`acquire` for a lock that was held and is no longer as it was left."""
+        with self._guard:
+            self._held.pop(key, None)
+        return self.acquire(key)
+
     def release(self, key: str) -> None:
         """Give a lock back; nothing happens where it is not held."""
         with self._guard:
@@ -151,6 +157,11 @@ class PointLocks:
             if owner is not None and owner != self.owner and self._alive(path):
                 return owner
         return None
+
+    def held_by(self, key: str) -> str:
+        """Who measures a point that could not be locked, as a phrase."""
+        holder = self.holder(key)
+        return f"{holder.label() if holder else 'another harness'} measures it"
 
     def _beat(self) -> None:
         while not self._stop.wait(self.heartbeat_s):
@@ -179,8 +190,8 @@ class PointLocks:
     def _now(self) -> float:
         """The file system's clock, which may differ from this host's."""
         probe = self.directory / f".clock.{self.owner.token}"
-        probe.touch()
         try:
+            probe.touch()
             return probe.stat().st_mtime
         except FileNotFoundError:
             return time.time()

@@ -26,7 +26,7 @@ from harness.compose import Cell
 from harness.config import RunConfig
 from harness.errors import ConfigError
 from harness.server.arguments import check_server
-from harness.sweep.cells import expand
+from harness.sweep.cells import expand, on_this_machine
 from harness.sweep.overrides import check_overrides, emit
 from harness.sweep.plan import Plan, make_plan, to_json
 
@@ -45,6 +45,7 @@ _PRINTING_FLAGS = (
     "--version",
     "--shell-completion",
 )
+_HERE = ("basic", "local_jobs", "joblib")
 _HYDRA_GROUPS = ("hydra", "hydra/")
 
 
@@ -56,14 +57,21 @@ def plan_of(overrides: Sequence[str]) -> Plan:
     """
     cells: list[Cell] = []
     results: set[tuple[str, str]] = set()
+    place = (lambda cell: cell) if _elsewhere(overrides) else on_this_machine
     for job in split(overrides):
         config = compose.load(job)
         results.add((config.results, config.retry))
-        cells += expand(config, job)
+        cells += map(place, expand(config, job))
     if len(results) != 1:
         raise ConfigError("a sweep has one results directory and one retry: give each a single value")
     directory, retry = results.pop()
     return make_plan(cells, Path(directory), retry)
+
+
+def _elsewhere(overrides: Sequence[str]) -> bool:
+    """Whether a launcher sends the jobs to other machines, whose GPUs cannot be seen from here."""
+    words = (word.lstrip("+").partition("=") for word in overrides)
+    return any(key == "hydra/launcher" and value not in _HERE for key, _, value in words)
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:

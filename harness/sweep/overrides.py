@@ -151,6 +151,11 @@ def check_overrides(overrides: Sequence[str]) -> list[ParsedOverride]:
             )
         found[key] = text
         values = _values(override)
+        if override.is_sweep_override() and not values:
+            raise ConfigError(
+                f"{text!r} is a sweep over no value, range(start,stop) leaves out its stop: write the values "
+                f"out, {key}=a,b"
+            )
         if key in _GROUPS and any(isinstance(v, list) for v in values):
             raise ConfigError(f"{text!r} would keep only the last of the list: write {key}=a,b")
         _check_text(key, text, values)

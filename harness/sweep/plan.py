@@ -26,13 +26,14 @@ from harness.sweep import store
 from harness.sweep.cost import History
 from harness.sweep.grouping import Group, Wanted, group, merge, refusal
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 class State(StrEnum):
     """Where a point stands before the run."""
 
     DONE = "done"
+    OTHER = "other settings"  # its record was measured with settings that no point names
     TO_RUN = "to run"
     REFUSED = "refused"  # its record is written without a server
     CANNOT_RUN = "cannot run here"
@@ -57,7 +58,7 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class PlannedBoot:
-    """One server start and its points; estimates are of what is to run."""
+    """One server start and its points; estimates are of what is to run, `whole_s` of all but the refused."""
 
     boot_id: str
     spec: ServerSpec
@@ -67,6 +68,7 @@ class PlannedBoot:
     startup_s: float = 0.0
     run_s: float = 0.0
     estimate_measured: bool = False
+    whole_s: float = 0.0
 
     @property
     def to_run(self) -> tuple[PlannedPoint, ...]:
@@ -161,6 +163,16 @@ class Plan:
         """Estimated GPU-hours of what is to run."""
         return sum(b.gpus * (b.startup_s + b.run_s) for b in self.boots) / 3600
 
+    @property
+    def whole_seconds(self) -> float:
+        """Estimated time of the study from nothing."""
+        return sum(b.whole_s for b in self.boots)
+
+    @property
+    def whole_gpu_hours(self) -> float:
+        """Estimated GPU-hours of the study from nothing."""
+        return sum(b.gpus * b.whole_s for b in self.boots) / 3600
+
 
 def _priced(boot: PlannedBoot) -> list[PlannedPoint]:
     return [p for p in boot.points if p.state is not State.REFUSED]
@@ -187,23 +199,33 @@ def make_plan(cells: Iterable[Cell], results: Path, retry: str = "failed") -> Pl
 def _planned_boot(members: Group, results: Path, retry: str, history: History) -> PlannedBoot:
     points = tuple(_planned_point(m, members.spec, results, retry) for m in members.members)
     todo = [p.point for p in points if p.state is State.TO_RUN]
-    startup_s, run_s, measured = 0.0, 0.0, False
-    if todo:
-        startup_s, measured = history.startup_s(todo[0])
-        if members.server.kind == "url":
-            startup_s = 0.0
-        for run in runs(todo):
-            seconds, known = history.run_s(run[0], prefill_tokens(run))
-            run_s, measured = run_s + seconds, measured and known
+    starts = members.server.kind != "url"
+    startup_s, run_s, measured = _estimate(todo, starts, history)
+    whole = _estimate([p.point for p in points if p.state is not State.REFUSED], starts, history)
     return PlannedBoot(
-        members.boot_id, members.spec, members.server, members.tokenizer, points, startup_s, run_s, measured
-    )
+        members.boot_id, members.spec, members.server, members.tokenizer, points, startup_s, run_s, measured,
+        whole[0] + whole[1],
+    )  # fmt: skip
+
+
+def _estimate(points: list[Point], starts: bool, history: History) -> tuple[float, float, bool]:
+    """Seconds of a server's start and of its runs, and whether their rates were measured."""
+    if not points:
+        return 0.0, 0.0, False
+    startup_s, measured = history.startup_s(points[0])
+    run_s = 0.0
+    for run in runs(points):
+        seconds, known = history.run_s(run[0], prefill_tokens(run))
+        run_s, measured = run_s + seconds, measured and known
+    return startup_s if starts else 0.0, run_s, measured
 
 
 def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) -> PlannedPoint:
     point, experiments = member.point, tuple(member.experiments)
     mark = store.mark(point, results)  # before the record is looked at: a later one must differ from it
     record = store.finished(point, results, retry, spec)
+    if record is not None and (other := store.other_settings(record, spec)):
+        return PlannedPoint(point, State.OTHER, experiments, other, before=mark)
     if record is not None:
         return PlannedPoint(point, State.DONE, experiments, _ended(record), before=mark)
     obstacle = store.of_another_release(point, results) or member.cell.obstacle
@@ -264,6 +286,7 @@ def from_json(text: bytes) -> Plan:
 
 def _boot_from(values: dict[str, Any]) -> PlannedBoot:
     spec = dict(values["spec"])
+    spec["model_names"] = tuple(spec["model_names"])
     spec["extra_arguments"] = tuple(spec["extra_arguments"])
     spec["probe_windows"] = tuple(map(tuple, spec["probe_windows"]))
     if spec["container"] is not None:
@@ -291,4 +314,5 @@ def _boot_from(values: dict[str, Any]) -> PlannedBoot:
         values["startup_s"],
         values["run_s"],
         values["estimate_measured"],
+        values["whole_s"],
     )

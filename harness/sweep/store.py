@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.errors import ConfigError, RecordError
 from harness.points import Point
 from harness.records import RECORD_FILE, SCHEMA_VERSION, Outcome, Record, points_dir, read_record
 from harness.server.spec import ServerSpec
+from harness.sweep import unkeyed
 from harness.sweep.locks import PointLocks
 
 RETRY = ("none", "failed", "all")
@@ -21,6 +23,8 @@ RETRY = ("none", "failed", "all")
 MEMORY_OUTCOMES = frozenset(
     {Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN}
 )
+_KEY = re.compile(r"[0-9a-f]{16}")
+_SCRATCH = re.compile(rf"\.({_KEY.pattern})\.[0-9a-f]+\.(?:tmp|old)")
 # The extras key of each probe whose windows are no part of its point.
 _PROBED = {"decision": "decision_probe", "attention_mass": "attention_mass"}
 SETTLED = MEMORY_OUTCOMES | {Outcome.OK, Outcome.NO_DRAFT_WEIGHTS}
@@ -86,6 +90,12 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
     return record
 
 
+def other_settings(record: Record, spec: ServerSpec) -> str:
+    """Why a stored record is not what this server would measure, though its point is; empty where it is."""
+    differences = unkeyed.changes(record.server.settings, spec.settings)
+    return f"done with other settings: {differences}: retry=all measures it again" if differences else ""
+
+
 def check_retry(retry: str) -> None:
     """Refuse an unknown value."""
     if retry not in RETRY:
@@ -117,16 +127,28 @@ def _value(command: Sequence[str], name: str) -> str | None:
 def recover(results: Path, locks: PointLocks) -> list[str]:
     """Put right what a killed run left in the store; returns a sentence for each thing done.
 
-    A record that was being replaced comes back; scratch directories and directories without a record go.
+    A record that was being replaced comes back; scratch directories and directories without a record go,
+    where their names are of this program's making. Anything else is somebody's and is only named.
     Points that another harness works on are left alone.
     """
     parent = points_dir(results)
     done: list[str] = []
     for path in sorted(parent.iterdir()) if parent.is_dir() else []:
-        key = path.name.strip(".").split(".")[0]
-        hidden = path.name.startswith(".")
-        if not path.is_dir() or not (hidden or not (path / RECORD_FILE).exists()):
+        scratch, named = _SCRATCH.fullmatch(path.name), _KEY.fullmatch(path.name)
+        hidden = scratch is not None
+        if path.is_symlink() or not path.is_dir() or (not hidden and (path / RECORD_FILE).exists()):
             continue
+        if any(path.glob(f"*/**/{RECORD_FILE}")):
+            done.append(
+                f"{path} holds a result set of its own and is left alone: move its record folders into "
+                f"{parent}, or it out of there"
+            )
+            continue
+        if scratch is None and named is None:
+            if not path.name.startswith("."):
+                done.append(f"{path} is no record folder and is left alone: move it out of {parent}")
+            continue
+        key = scratch[1] if scratch is not None else path.name
         if not locks.acquire(key):
             continue
         try:

@@ -18,7 +18,7 @@ from types import FrameType
 from rich.console import Console
 
 from harness.commandline import os_error_text, place
-from harness.errors import HarnessError
+from harness.errors import HarnessError, printable
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot, from_json
 from harness.view.progress import ProgressView
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except (HarnessError, OSError) as error:  # not even the failure can be recorded: a full disk
         text = os_error_text(error) if isinstance(error, OSError) else str(error)
-        console.print(f"error: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(f"error: {text}"), style="red", markup=False, highlight=False, soft_wrap=True)
         return UNRECORDED
 
 
@@ -54,7 +54,7 @@ def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
     try:
         with ProgressView(len(boot.to_run), console) as view:
             for text in run_planned(plan, boot, view):
-                console.print(f"left out: {text}", markup=False, highlight=False, soft_wrap=True)
+                console.print(printable(f"left out: {text}"), markup=False, highlight=False, soft_wrap=True)
     except SystemExit as error:
         if _stop_asked.is_set():
             return STOPPED
@@ -70,7 +70,7 @@ def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
 def _record_rest(plan: Plan, boot: PlannedBoot, reason: str, console: Console) -> None:
     for record in record_missing(plan, boot.to_run, reason):
         console.print(
-            f"{record.point.label}: {record.outcome} - {record.reason}",
+            printable(f"{record.point.label}: {record.outcome} - {record.reason}"),
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from harness import schedlog
+from harness.errors import printable
 from harness.points import Point
 from harness.records import Outcome, Record, ServerInfo
 from harness.server.spec import ServerSpec
@@ -46,13 +47,13 @@ class ProgressView:
         self._boot = spec.label
         self._point = None
         noun = "point" if len(points) == 1 else "points"
-        self._say(f"server {spec.label}: loading ({len(points)} {noun} on it)")
+        self.say(f"server {spec.label}: loading ({len(points)} {noun} on it)")
         self._status("loading the model")
 
     def boot_ready(self, info: ServerInfo) -> None:
         """The server answers."""
         pools = ", ".join(f"{p.role} KV {p.tokens:,} tokens" for p in info.pools if p.tokens)
-        self._say(f"server {self._boot}: ready after {info.startup_s:.0f} s ({pools})")
+        self.say(f"server {self._boot}: ready after {info.startup_s:.0f} s ({pools})")
 
     def phase(self, name: str, point: Point | None = None) -> None:
         """A point enters a phase: input, warm-up, prefill."""
@@ -92,7 +93,7 @@ class ProgressView:
             text += f", {tokens} tokens in {record.duration_s or 0:.1f} s"
         else:
             text += f" - {record.reason}"
-        self._say(text + left)
+        self.say(text + left)
 
     # -- output ---------------------------------------------------------------------------------------
 
@@ -109,8 +110,9 @@ class ProgressView:
             self._progress.stop()
             self._progress = None
 
-    def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=self._done)
 

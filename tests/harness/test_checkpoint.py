@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
+from harness.compose import load
 from harness.errors import ConfigError
+from harness.models import draft_head
 from harness.models.architecture import mtp_tensors, read_architecture
 from harness.models.checkpoint import open_checkpoint, preflight
+from harness.models.weights import safetensors_header
 from harness.models.yarn import yarn_config
 from harness.records import Outcome
+from harness.sweep import unkeyed
+from harness.sweep.cells import expand
+from harness.sweep.plan import make_plan
 
 QWEN = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
@@ -294,3 +301,29 @@ def test_an_unwritable_cache_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("WMTP_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ConfigError, match="WMTP_CACHE"):
         open_checkpoint(str(write(tmp_path / "m"))).serving_path(4.0)
+
+
+def test_another_training_of_the_draft_head_is_told_where_the_fingerprint_samples_past_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WMTP_CACHE", str(tmp_path / "cache"))
+    for name in ("a", "b"):
+        shutil.copytree(Path(open_checkpoint("package:tiny").path), tmp_path / name)
+    before = open_checkpoint(str(tmp_path / "a"))
+    head = next(n for n in mtp_tensors(before.weights.tensors, before.architecture.layers) if "proj" in n)
+    (path,) = (tmp_path / "b").glob("*.safetensors")
+    entries, start = safetensors_header(path)
+    with path.open("r+b") as file:
+        file.seek(start + entries[head]["data_offsets"][0] + 1000)
+        file.write(b"\x3c\x3c")
+    after = open_checkpoint(str(tmp_path / "b"))
+    assert after.fingerprint == before.fingerprint
+    assert after.draft_head != before.draft_head
+    monkeypatch.setattr(draft_head, "_digest", None)  # read once: the rest comes from the cache
+    again = draft_head.head_digest([path], [head for head in entries if "mtp" in head])
+    assert again == after.draft_head
+    cells = expand(load(["hardware=cpu", "arm=native", "depth=3", f"model.path={tmp_path / 'a'}"]))
+    record_settings = make_plan(cells, tmp_path).boots[0].spec.settings
+    cells = expand(load(["hardware=cpu", "arm=native", "depth=3", f"model.path={tmp_path / 'b'}"]))
+    changes = unkeyed.changes(record_settings, make_plan(cells, tmp_path).boots[0].spec.settings)
+    assert changes.startswith(f"{unkeyed.DRAFT_HEAD} was {before.draft_head}, is ")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import checkup as doctor
+from harness.compose import load
 from harness.host.gpu import Gpu
 
 
@@ -99,3 +100,19 @@ def test_a_broken_check_is_a_line(monkeypatch, tmp_path):
     findings = doctor.examine(tmp_path, "package:tiny")
     assert levels(findings)["memory"] == "fail"
     assert levels(findings)["checkpoint"] == "ok"
+
+
+def test_the_named_hardware_and_server_have_to_be_here(monkeypatch, tmp_path):
+    def found(*words, names=()):
+        monkeypatch.setattr(doctor.gpu, "gpu_names", lambda: list(names))
+        return levels(doctor.examine(tmp_path, "package:tiny", load(list(words))))
+
+    assert found("hardware=b200")["hardware"] == "fail"
+    assert found("hardware=b200", names=["NVIDIA H100"])["hardware"] == "fail"
+    assert found("hardware=b200", names=["NVIDIA B200"])["hardware"] == "ok"
+    assert found("hardware=cpu")["hardware"] == "ok"
+    monkeypatch.setattr(doctor, "output_of", lambda *_: None)  # the daemon does not answer
+    for tool in ("/usr/bin/docker", None):
+        monkeypatch.setattr(doctor.shutil, "which", lambda name, tool=tool: tool)
+        assert found("hardware=cpu", "server=docker")["containers"] == "fail"
+    assert found("hardware=cpu")["containers"] == "ok"

@@ -234,3 +234,10 @@ def test_a_profile_of_other_gpus_is_refused_before_a_server_starts(nvml, tmp_pat
         server.start()
     assert caught.value.kind is Outcome.INVALID
     assert not (tmp_path / "server.log").exists()
+
+
+def test_a_server_for_gpus_is_not_started_where_there_are_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("harness.server.lifecycle.gpu_names", list)
+    server = Server(ServerSpec(**BASE, gpu_name_contains="H100"), tmp_path / "server.log")
+    with pytest.raises(ServerError, match="does not run here: no H100 GPU"):
+        server.start()

@@ -131,6 +131,8 @@ def test_what_users_type_is_read(text, value, sweep):
         ("depth=shuffle(range(stop=1e12,start=1))", "more than 10,000 values"),
         ("depth=range(0,1,step=nan)", "no end"),
         ("depth=range(1,3,0)", "no end"),
+        ("depth=range(0)", "a sweep over no value"),
+        ("depth=range(5,2)", "write the values out, depth=a,b"),
         ("depth=" + "9" * 5000, "cannot be read"),
     ],
 )

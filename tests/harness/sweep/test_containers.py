@@ -111,3 +111,8 @@ def test_a_running_server_is_compared_with_the_points(tmp_path):
             assert name in found[0]
     assert "context_length" in differences(wanted, {**reported, "context_length": 10})[0]
     assert differences(spec(tmp_path, "arm=dense"), reported) != []
+    for path in ("/elsewhere/tiny", "owner/Tiny", "/c/models--owner--tiny/snapshots/0a1b", wanted.model_path):
+        assert differences(wanted, {**reported, "model_path": path}) == []
+    assert differences(wanted, {**reported, "model_path": "/m", "served_model_name": "tiny"}) == []
+    (found,) = differences(wanted, {**reported, "model_path": "/models/some-other-70b"})
+    assert "its model is /models/some-other-70b, not tiny" in found

@@ -9,9 +9,10 @@ from harness import compose
 from harness.compose import load
 from harness.errors import ConfigError
 from harness.measure.ladder import MAX_RUNGS, budgets, prefill_tokens, runs
+from harness.models.checkpoint import open_checkpoint
 from harness.points import make_point
 from harness.records import Outcome, write_record
-from harness.sweep import grouping, multirun
+from harness.sweep import cells, grouping, multirun
 from harness.sweep.cells import expand, open_single
 from harness.sweep.cost import CPU_ASSUMPTION, History
 from harness.sweep.execute import failure_record
@@ -257,3 +258,41 @@ def test_a_study_of_too_many_points_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(grouping, "MOST_POINTS", 3)
     with pytest.raises(ConfigError, match="more than 3 points"):
         plan(tmp_path, "hardware=cpu", "depth=2,3,4,5,6")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hardware=cpu", "hardware.name=b200"], "whose device is cuda, not cpu"),
+        (["hardware=h100", "hardware.name=b200"], "whose gpu_name_contains is B200, not H100"),
+        (["hardware=b200", "hardware.gpu_name_contains="], "gpu_name_contains is B200, not empty"),
+        (["hardware=cpu", "model.name=qwen3.5-122b-a10b"], "that of model=tiny"),
+        (["hardware=cpu", "model=qwen3_5_122b", "model.path=DIRECTORY"], "is no qwen3.5-122b-a10b: full-att"),
+    ],
+)
+def test_a_papers_name_on_other_hardware_or_another_checkpoint_is_refused(tmp_path, words, said):
+    where = str(open_checkpoint("package:tiny").path)
+    words = [word.replace("DIRECTORY", where) for word in words]
+    with pytest.raises(ConfigError, match=said):
+        plan(tmp_path, *words)
+    with pytest.raises(ConfigError, match=said):
+        open_single(load(words))
+    plan(tmp_path, "hardware=cpu", "hardware.name=mine", "model.name=mine")
+
+
+def test_without_the_gpus_every_point_cannot_run_here_and_the_whole_cost_is_told(tmp_path, monkeypatch):
+    words = ("hardware=h100", "arm=native", "context=512")
+    for names, said in (([], "no H100 GPU is to be seen"), (["NVIDIA B200"], "this machine has NVIDIA B200")):
+        monkeypatch.setattr(cells, "gpu_names", lambda names=names: names)
+        made = plan(tmp_path, *words)
+        assert {p.state for p in made.points} == {State.CANNOT_RUN}
+        assert said in made.points[0].reason and said in open_single(load(words)).obstacle
+        assert made.remaining().starts == 0
+        assert "1 server starts, 512 tokens prefilled, about 5 min, 0.1 GPU-hours (assumed" in "\n".join(
+            lines(made)
+        )
+        elsewhere = plan(tmp_path, *words, "hydra/launcher=slurm")
+        assert {p.state for p in elsewhere.points} == {State.TO_RUN}
+    monkeypatch.setattr(cells, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"])
+    assert {p.state for p in plan(tmp_path, *words).points} == {State.TO_RUN}
+    assert "only 1 of 2 H100 GPUs" in plan(tmp_path, *words, "hardware.gpus=2", "tp=2").points[0].reason

@@ -123,6 +123,14 @@ def test_a_pool_too_small_is_found_before_the_prefill(sweep):
     assert b"#new-token: 512" not in logs[0].read_bytes()
 
 
+def test_what_to_raise_where_a_pool_is_too_small_is_what_sizes_it(sweep):
+    words = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    for setting in ("server.max_total_tokens=200", "kv_budget_mib=1"):
+        sweep.run(*words, setting, "batch=4", "retry=all")
+        reasons = [record.reason for record in read_all(sweep.results)[0]]
+        assert any(f"raise {setting.partition('=')[0]}, lower" in reason for reason in reasons), reasons
+
+
 def test_more_memory_is_worth_another_try(sweep):
     point = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
     sweep.run(*point, "server.max_total_tokens=300")
@@ -206,6 +214,19 @@ def test_a_signal_while_a_server_loads_ends_like_ctrl_c(sweep, tmp_path, number,
     assert "Traceback" not in log.read_text()
     assert list((sweep.results / "locks").glob("*.lock")) == list(iter_record_dirs(sweep.results)) == []
     assert _boot_ids(sweep) == []
+
+
+def test_a_results_folder_that_moves_while_a_server_loads_is_said_at_once(sweep, tmp_path):
+    sweep.server = {"start_s": 240}
+    words = ("arm=dense", "context=512", "max_new_tokens=8", "input.params.keys=8")
+    process = sweep.start(*words, log=tmp_path / "out")
+    deadline = time.monotonic() + 60
+    while not starts(sweep) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    sweep.results.rename(tmp_path / "elsewhere")
+    assert process.wait(60) == 1
+    assert "was moved or removed" in (tmp_path / "out").read_text()
+    assert outcomes(sweep) == {Outcome.INTERRUPTED: 1}
 
 
 def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):

@@ -2,15 +2,18 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 
+from harness import boots
 from harness.compose import load
-from harness.errors import RecordError
+from harness.errors import ConfigError, RecordError
 from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
-from harness.sweep import store
+from harness.study import outcome_of
+from harness.sweep import execute, multirun, store
 from harness.sweep.cells import expand
 from harness.sweep.execute import failure_record, record_missing, recorded_since, run_planned
 from harness.sweep.locks import Owner, PointLocks
@@ -148,3 +151,108 @@ def test_a_full_disk_is_found_before_a_server_starts(tmp_path, monkeypatch):
 
 def full(descriptor):
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Watching:
+    def point_done(self, record):
+        pass
+
+
+def measured_while(tmp_path, monkeypatch, happening):
+    """Runs one point whose measurement ends after something happened to the folder."""
+    plan = make_plan(expand(load(["hardware=cpu"])), tmp_path)
+    (point,) = (planned.point for planned in plan.points)
+
+    def run(boot, context):
+        happening(point)
+        boots._store(failure_record(point, Outcome.OK, "measured here"), b"", context)
+
+    monkeypatch.setattr(execute, "run_boot", run)
+    said = run_planned(plan, plan.boots[0], Watching(), inputs=object())
+    return said, store.stored(point, tmp_path), outcome_of(plan)
+
+
+@pytest.mark.parametrize("gone", ["locks", ""])
+def test_a_finished_measurement_outlives_its_lock(tmp_path, monkeypatch, gone):
+    said, record, _ = measured_while(tmp_path, monkeypatch, lambda point: shutil.rmtree(tmp_path / gone))
+    assert said == []
+    assert record.reason == "measured here"
+
+
+def test_who_else_measures_a_point_is_said(tmp_path, monkeypatch):
+    other = PointLocks(tmp_path)
+
+    def taken(point):
+        shutil.rmtree(tmp_path / "locks")
+        assert other.acquire(point.key)
+
+    said, record, outcome = measured_while(tmp_path, monkeypatch, taken)
+    assert record is None
+    assert f"{other.owner.label()} measures it" in said[0]
+    assert f"{other.owner.label()} measures it now" in outcome.missing[0]
+
+
+def test_a_newer_record_of_another_stays(tmp_path, monkeypatch):
+    def done(point):
+        shutil.rmtree(tmp_path / "locks")
+        write_record(tmp_path, failure_record(point, Outcome.OK, "the other's"))
+
+    said, record, _ = measured_while(tmp_path, monkeypatch, done)
+    assert "another harness has stored" in said[0]
+    assert record.reason == "the other's"
+
+
+def test_a_nested_result_set_is_left_alone_and_named(tmp_path):
+    record = failure_record(POINT, Outcome.OK, "")
+    write_record(tmp_path, record)
+    parent = points_dir(tmp_path)
+    shutil.copytree(parent, parent / "points")
+    shutil.copytree(parent / "points", parent / "0123456789abcdef")
+    (parent / "notes").mkdir()
+    (parent / ".cache").mkdir()
+    said = recover(tmp_path)
+    assert len(list(parent.rglob("record.json"))) == 3
+    assert (parent / "notes").is_dir() and (parent / ".cache").is_dir()
+    assert ["move" in text for text in said] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("was", "phrase"),
+    [
+        ("hardware.threads=1", "hardware.threads was 1, is 2"),
+        (
+            "server.extra_arguments=[--log-level,debug]",
+            "server.extra_arguments was --log-level debug, is none",
+        ),
+        ("hardware.target_backend=torch_native", "hardware.target_backend was torch_native, is intel_amx"),
+        ("model.yarn_factor=2", "model.yarn_factor was 2.0, is unset"),
+    ],
+)
+def test_a_record_of_other_settings_is_told_and_never_taken_for_this_runs(tmp_path, was, phrase):
+    then = make_plan(expand(load(["hardware=cpu", was])), tmp_path).boots[0]
+    record = failure_record(then.points[0].point, Outcome.OK, "")
+    record.server.settings = then.spec.settings
+    write_record(tmp_path, record)
+    now = make_plan(expand(load(["hardware=cpu", "hardware.threads=2"])), tmp_path)
+    (planned,) = now.points
+    assert planned.state is State.OTHER
+    assert planned.reason == f"done with other settings: {phrase}: retry=all measures it again"
+    outcome = outcome_of(now)
+    assert outcome.records == [] and phrase in outcome.missing[0] and not outcome.complete
+    (again,) = make_plan(expand(load(["hardware=cpu", "hardware.threads=2"])), tmp_path, "all").points
+    assert again.state is State.TO_RUN
+
+
+def test_records_from_before_settings_were_kept_stand(tmp_path):
+    plan = make_plan(expand(load(["hardware=cpu"])), tmp_path)
+    write_record(tmp_path, failure_record(plan.points[0].point, Outcome.OK, ""))
+    assert (
+        make_plan(expand(load(["hardware=cpu", "hardware.threads=7"])), tmp_path).points[0].state
+        is State.DONE
+    )
+
+
+@pytest.mark.parametrize("sweep", ["hardware.threads=1,2", "server.chunked_prefill_tokens=512,1024"])
+def test_a_sweep_that_no_point_tells_apart_is_refused(tmp_path, sweep):
+    with pytest.raises(ConfigError, match=f"{sweep.partition('=')[0]} was .* results="):
+        multirun.plan_of(["hardware=cpu", f"results={tmp_path}", sweep])

@@ -1,0 +1,61 @@
+"""Settings that change a measurement and that no point names.
+
+Points are hashed into the keys of records that exist, so these cannot join them. A record keeps them instead:
+a plan tells a record made with others, and a sweep over them is refused, as its points would be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.compose import Cell
+from harness.points import SPECULATIVE_ARMS
+from harness.server.containers import KINDS
+
+DRAFT_HEAD = "the draft head's digest"
+
+
+def of_cell(cell: Cell) -> dict[str, Any]:
+    """The settings of a cell's server by name; of a server that runs already, nothing but that it did."""
+    config = cell.config
+    model, hardware, server = config.model, config.hardware, config.server
+    if server.kind == "url":
+        return {"server.kind": "url"}
+    settings: dict[str, Any] = {
+        "hardware.target_backend": hardware.target_backend,
+        "hardware.server_arguments": list(hardware.server_arguments),
+        "model.server_arguments": list(model.server_arguments),
+        "model.yarn_factor": model.yarn_factor,
+        "server.kind": server.kind,
+        "server.extra_arguments": list(server.extra_arguments),
+        "server.chunked_prefill_tokens": server.chunked_prefill_tokens,
+        "server.max_total_tokens": server.max_total_tokens,
+        "server.mem_fraction_static": server.mem_fraction_static,
+    }
+    if hardware.device == "cpu":
+        settings["hardware.threads"] = hardware.threads
+    else:
+        settings["hardware.mem_fraction_static"] = hardware.mem_fraction_static
+        settings["hardware.mem_fraction_static_batch"] = hardware.mem_fraction_static_batch
+    if server.kind in KINDS:
+        settings["server.image"] = server.image
+    # The checkpoint's fingerprint samples its files: another training of a small head would pass.
+    if config.arm in SPECULATIVE_ARMS and cell.checkpoint is not None and cell.checkpoint.draft_head:
+        settings[DRAFT_HEAD] = cell.checkpoint.draft_head
+    return settings
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How settings differ, as a phrase; what only one of them names is unknown and differs from nothing."""
+    return ", ".join(
+        f"{name} was {_said(before[name])}, is {_said(value)}"
+        for name, value in now.items()
+        if name in before and before[name] != value
+    )
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "unset" if value is None else str(value)
