@@ -159,6 +159,8 @@ def one_line(error: Exception) -> str:
     text = f"{error}\n{cause if cause is not error else ''}"
     if found := _NO_SUCH_KEY.search(text):
         return _no_such_setting(found[1])
+    if "Could not load 'hydra/launcher/submitit" in text:
+        return "hydra/launcher=slurm needs Hydra's launcher of SLURM jobs: pip install '.[slurm]'"
     if found := _NOT_SET.search(text):
         return f"{found[1]} is not set: give it, {found[1]}=..."
     lines = [line.strip() for line in text.splitlines()]

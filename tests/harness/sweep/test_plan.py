@@ -1,5 +1,6 @@
 """Experiments, the plan and its prices."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -291,8 +292,16 @@ def test_without_the_gpus_every_point_cannot_run_here_and_the_whole_cost_is_told
         assert "1 server starts, 512 tokens prefilled, about 5 min, 0.1 GPU-hours (assumed" in "\n".join(
             lines(made)
         )
-        elsewhere = plan(tmp_path, *words, "hydra/launcher=slurm")
-        assert {p.state for p in elsewhere.points} == {State.TO_RUN}
     monkeypatch.setattr(cells, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"])
     assert {p.state for p in plan(tmp_path, *words).points} == {State.TO_RUN}
     assert "only 1 of 2 H100 GPUs" in plan(tmp_path, *words, "hardware.gpus=2", "tp=2").points[0].reason
+
+
+def test_jobs_of_a_cluster_are_judged_where_they_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "gpu_names", list)
+    words = ("hardware=h100", "arm=native", "context=512", "hydra/launcher=slurm")
+    if importlib.util.find_spec("submitit") is None:
+        with pytest.raises(ConfigError, match=r"pip install '\.\[slurm\]'"):
+            plan(tmp_path, *words)
+    else:
+        assert {p.state for p in plan(tmp_path, *words).points} == {State.TO_RUN}
