@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.printable import printable
 from harness.commandline import guarded, place
 from harness.errors import ConfigError
+from harness.printable import printable
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
 ENDINGS = {"terminal": "txt", "markdown": "md", "csv": "csv", "latex": "tex"}

@@ -12,10 +12,10 @@ from analysis import figures
 from analysis.equivalence import whole_output
 from analysis.estimators import Estimate, StepStatistics, step_statistics
 from analysis.outputs import compare_outputs, screen_repetition
-from analysis.printable import printable
 from analysis.study import Study, mean_of
 from analysis.summary import show as show_estimate
 from harness.points import ARMS, SPECULATIVE_ARMS
+from harness.printable import printable
 from harness.records import Outcome, Record
 
 FIGURES = ("2", "step")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.logrows import DECODE
-from harness.points import WINDOWED_ARMS, Point
-from harness.server.reported import differing, of_point
+from harness.points import Point
+from harness.server.reported import differing, mode_difference, of_point
 
 # SGLang prints them as a dictionary, older releases as the call of a class.
 _SERVER = re.compile(rb"server_args=(?:\{|ServerArgs\()([^\r\n]*)")
@@ -96,6 +96,4 @@ def contradictions(point: Point, server: Stated) -> list[str]:
     length = server.arguments.get("context_length")
     if isinstance(length, int) and length < point.context_tokens:
         found.append(f"context_length is {length}, below {point.context_tokens}")
-    if server.mode is not None and server.mode != (point.arm if point.arm in WINDOWED_ARMS else "off"):
-        found.append(f"the draft's mode is {server.mode}, not that of arm {point.arm}")
-    return found
+    return found if server.mode is None else found + mode_difference(point.arm, server.mode)

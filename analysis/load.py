@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from analysis.extras import check_extras
-from analysis.printable import printable
 from analysis.validity import judge
 from harness.errors import ConfigError, RecordError
+from harness.printable import printable
 from harness.records import Record, iter_record_dirs, read_all
 
 DEFAULT = Path("results")

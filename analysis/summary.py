@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from analysis.estimators import Estimate, step_statistics
 from analysis.outputs import screen_repetition
-from analysis.printable import printable
 from analysis.validity import judge
+from harness.printable import printable
 from harness.records import Outcome, Record
 
 

@@ -14,8 +14,8 @@ from analysis.extras import PenaltyAudit, read_extra
 from analysis.machine import busy_text
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
-from analysis.printable import printable
 from harness.points import SPECULATIVE_ARMS
+from harness.printable import printable
 from harness.records import Outcome, Record
 
 Severity = Literal["invalid", "acceptance", "note"]

@@ -29,8 +29,3 @@ class ServerError(HarnessError):
 
 class RecordError(HarnessError):
     """A stored record is missing, damaged, or of a schema this version cannot read."""
-
-
-def printable(text: str) -> str:
-    """Text on one line with control characters as escapes: what a server or file says may hold any."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

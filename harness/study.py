@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.compose import Cell
-from harness.errors import printable
 from harness.measure.inputs import InputStore
+from harness.printable import printable
 from harness.records import Record, points_dir
 from harness.sweep import store
 from harness.sweep.execute import run_planned

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from analysis.estimators import Estimate
 from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
-from analysis.printable import printable
 from analysis.setting import setting_text, usual, usual_of_arm, usual_params
 from analysis.study import Cell, Group, Pooled, Study, task_params, unlike_machines
 from harness.points import ARMS, WINDOWED_ARMS
+from harness.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd

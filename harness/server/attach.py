@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from harness import schedlog
-from harness.errors import ServerError, printable
+from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
+from harness.printable import printable
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client

@@ -12,7 +12,8 @@ from typing import Any
 
 import requests
 
-from harness.errors import ServerError, printable
+from harness.errors import ServerError
+from harness.printable import printable
 
 MOST_BYTES = 512 << 20
 """Largest reply: a million tokens with their log probabilities take a tenth of it."""

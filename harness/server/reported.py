@@ -87,3 +87,9 @@ def contradictions(wants: Wants, reported: Mapping[str, Any]) -> list[str]:
     """How the arguments of a server that this program measured contradict its point."""
     on_cpu = reported.get("device") == "cpu"
     return differing(of_point(wants, on_cpu) | MEASURED, reported)
+
+
+def mode_difference(arm: Arm, mode: str) -> list[str]:
+    """How the draft's mode, in the plugin's own words (`off` where it says nothing), contradicts an arm."""
+    wanted = arm if arm in WINDOWED_ARMS else "off"
+    return [] if mode == wanted else [f"the draft's mode is {mode}, not that of arm {arm}"]

@@ -11,7 +11,8 @@ from rich.console import Console
 from harness import compose
 from harness.commandline import os_error_text
 from harness.config import RunConfig
-from harness.errors import ConfigError, HarnessError, printable
+from harness.errors import ConfigError, HarnessError
+from harness.printable import printable
 from harness.study import measure, outcome_of, recover
 from harness.sweep import multirun
 from harness.sweep.cells import open_single

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from harness.errors import printable
+from harness.printable import printable
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, Price, State
 
 

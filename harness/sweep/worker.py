@@ -18,7 +18,8 @@ from types import FrameType
 from rich.console import Console
 
 from harness.commandline import os_error_text, place
-from harness.errors import HarnessError, printable
+from harness.errors import HarnessError
+from harness.printable import printable
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot, from_json
 from harness.view.progress import ProgressView

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from harness import schedlog
-from harness.errors import printable
 from harness.points import Point
+from harness.printable import printable
 from harness.records import Outcome, Record, ServerInfo
 from harness.server.spec import ServerSpec
 

@@ -8,8 +8,8 @@ import pytest
 from factory import make_record
 
 from analysis.cli import main
-from analysis.printable import printable
 from analysis.summary import summary_lines
+from harness.printable import printable
 from harness.records import Outcome, write_record
 
 EVIL = "gone\x1b[2J\x1b]0;title\x07\nsecond \u202eline\r\x9b31m\x00"
