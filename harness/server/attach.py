@@ -13,6 +13,7 @@ from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
 from harness.printable import printable
 from harness.records import Outcome, Pool, ServerInfo
+from harness.server import logfile
 from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
 from harness.server.lifecycle import Listener, Server
@@ -111,14 +112,7 @@ class RunningServer:
 
     def log_since(self, mark: int) -> bytes:
         """The raw log from byte `mark` on."""
-        if self.log_path is None:
-            return b""
-        try:
-            with self.log_path.open("rb") as file:
-                file.seek(mark)
-                return file.read()
-        except FileNotFoundError:
-            return b""
+        return b"" if self.log_path is None else logfile.read_from(self.log_path, mark)
 
     def raise_if_dead(self, phase: str) -> None:
         """Nothing to look at: a broken connection tells."""

@@ -20,7 +20,7 @@ from harness.errors import ServerError
 from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
-from harness.server import failures, processes, profilers
+from harness.server import failures, logfile, processes, profilers
 from harness.server.arguments import without_secrets
 from harness.server.client import Client
 from harness.server.containers import cache_home
@@ -216,12 +216,7 @@ class Server:
 
     def log_since(self, mark: int) -> bytes:
         """The raw log from byte `mark` on; empty where it has gone."""
-        try:
-            with self.log_path.open("rb") as file:
-                file.seek(mark)
-                return file.read()
-        except FileNotFoundError:
-            return b""
+        return logfile.read_from(self.log_path, mark)
 
     def exit_code(self) -> int | None:
         """None while the server process lives."""
