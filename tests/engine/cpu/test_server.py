@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from harness.engine.settings import EngineSettings
 from harness.measure import penalty
 from harness.server.lifecycle import Server
 from harness.server.spec import ServerSpec
 from tests.engine.cpu.checkpoints import write_checkpoint
+from tests.engine.ring.engines import Arm, Round, run
 
 # Two arms in float32 are compared by the default run as well, in tests/harness/test_one_point.py.
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -22,14 +25,6 @@ DEPTH = 7
 NEW_TOKENS = 60
 NOISE = 1.6
 DRAWS = 16
-TREE = (
-    "--speculative-num-steps",
-    "3",
-    "--speculative-eagle-topk",
-    "2",
-    "--speculative-num-draft-tokens",
-    "6",
-)
 
 
 @dataclass(frozen=True)
@@ -56,13 +51,13 @@ def prompts() -> list[list[int]]:
     return [[rng.randrange(2, 256) for _ in range(n)] for n in (1, 40, 300, 700)]
 
 
-def ask(model: Path, log: Path, arm: str, dtype: str, tp: int = 1, extra: tuple[str, ...] = ()) -> Answers:
+def ask(model: Path, log: Path, arm: str, dtype: str, tp: int = 1) -> Answers:
     spec = ServerSpec(
         model_path=str(model), device="cpu", arm=arm, depth=DEPTH, window_tokens=None, sink_tokens=None,
         tp=tp, dtype=dtype, kv_dtype=dtype, target_backend="intel_amx", draft_backend="intel_amx",
         context_length=4096,
         max_running_requests=4, chunked_prefill_tokens=256, max_total_tokens=8192, threads=tp,
-        extra_arguments=("--max-mamba-cache-size", "16", *extra),
+        extra_arguments=("--max-mamba-cache-size", "16"),
     )  # fmt: skip
     sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     with Server(spec, log, startup_timeout_s=600) as server:
@@ -93,18 +88,16 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., An
     }
     kept: dict[tuple, Answers] = {}
 
-    def once(
-        model: str, arm: str, dtype: str = "float32", tp: int = 1, extra: tuple[str, ...] = ()
-    ) -> Answers:
-        key = (model, arm, dtype, tp, extra)
+    def once(model: str, arm: str, dtype: str = "float32", tp: int = 1) -> Answers:
+        key = (model, arm, dtype, tp)
         if key not in kept:
-            kept[key] = ask(models[model], folder / f"{len(kept)}.log", arm, dtype, tp, extra)
+            kept[key] = ask(models[model], folder / f"{len(kept)}.log", arm, dtype, tp)
         return kept[key]
 
     yield once
 
 
-def check_speculation(answers: Answers, levels: int, chain: bool) -> None:
+def check_speculation(answers: Answers, levels: int) -> None:
     """The counts SGLang reports add up, and drafts were accepted as well as rejected."""
     accepted_of_all: list[int] = [0] * (levels + 1)
     for answer in [*answers.alone, *answers.together]:
@@ -117,8 +110,7 @@ def check_speculation(answers: Answers, levels: int, chain: bool) -> None:
         # the prefill emits a token as well; the last step may emit more than were asked for
         emitted = 1 + meta["spec_verify_ct"] + accepted
         assert meta["completion_tokens"] == NEW_TOKENS <= emitted <= NEW_TOKENS + levels
-        if chain:
-            assert meta["spec_num_proposed_drafts"] == levels * meta["spec_verify_ct"]
+        assert meta["spec_num_proposed_drafts"] == levels * meta["spec_verify_ct"]
         for n, count in enumerate(histogram):
             accepted_of_all[n] += count
     assert accepted_of_all[0] > 0, "no draft was ever rejected at once: nothing to roll back"
@@ -129,7 +121,7 @@ def test_native_equals_dense(asked) -> None:
     dense, native = asked("hybrid", "dense"), asked("hybrid", "native")
     assert native.ids == dense.ids
     assert native.ids_together == dense.ids_together == dense.ids
-    check_speculation(native, DEPTH - 1, chain=True)
+    check_speculation(native, DEPTH - 1)
 
 
 def test_two_ranks_equal_one(asked) -> None:
@@ -163,19 +155,37 @@ def test_native_equals_dense_in_bfloat16(asked) -> None:
     """One request at a time, so that every product has the rows of one request."""
     dense, native = asked("hybrid", "dense", "bfloat16"), asked("hybrid", "native", "bfloat16")
     assert native.ids == dense.ids
-    check_speculation(native, DEPTH - 1, chain=True)
+    check_speculation(native, DEPTH - 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_native_equals_dense_with_experts(asked, dtype) -> None:
     dense, native = asked("experts", "dense", dtype), asked("experts", "native", dtype)
     assert native.ids == dense.ids
-    check_speculation(native, DEPTH - 1, chain=True)
+    check_speculation(native, DEPTH - 1)
 
 
-def test_trees_equal_dense(asked) -> None:
-    """Two branches a level: attention by the tree's mask, recurrence by its parents, KV moved after."""
-    dense, trees = asked("hybrid", "dense"), asked("hybrid", "native", extra=TREE)
-    assert trees.ids == dense.ids
-    assert trees.ids_together == dense.ids_together
-    check_speculation(trees, 3, chain=False)
+def test_trees_equal_dense(tmp_path: Path) -> None:
+    """Two branches a level: attention by the tree's mask, recurrence by its parents, KV moved after.
+
+    No point of the harness has a tree, and its servers refuse one: an engine by itself takes it.
+    """
+    model = write_checkpoint(tmp_path / "hybrid", noise=NOISE)
+    rounds = [Round([prompt], [NEW_TOKENS]) for prompt in prompts()]
+    rounds.append(Round(prompts(), [NEW_TOKENS] * len(prompts())))
+    chunks = {"chunked_prefill_size": 256}
+    tree = Arm(
+        EngineSettings(draft_tokens=6, topk=2), model=model, engine={"speculative_num_steps": 3, **chunks}
+    )
+    dense = run(Arm(None, model=model, engine=chunks), rounds, tmp_path / "dense")
+    trees = run(tree, rounds, tmp_path / "trees")
+    assert trees.values("ids") == dense.values("ids")
+    accepted: Counter[int] = Counter()
+    for histogram, steps in zip(trees.values("histogram"), trees.values("verify_steps"), strict=True):
+        assert len(histogram) <= 4
+        assert sum(histogram) == steps
+        emitted = 1 + steps + sum(n * count for n, count in enumerate(histogram))
+        assert NEW_TOKENS <= emitted <= NEW_TOKENS + 3
+        accepted.update(dict(enumerate(histogram)))
+    assert accepted[0] > 0, "no draft was ever rejected at once: nothing to roll back"
+    assert accepted[2] + accepted[3] > 0, "no two drafts in a row were accepted"
