@@ -155,7 +155,8 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
     ]  # fmt: skip
     depth = _usual(c.point.depth for c in usable if c.point.arm != "dense")
     window = _usual(c.point.window_tokens for c in usable if c.point.arm in WINDOWED_ARMS)
-    plain: dict[_Prompt, dict[str, Cell]] = defaultdict(dict)
+    usable = [cell for arm in ARMS for cell in _alike([c for c in usable if c.point.arm == arm])]
+    by_run: dict[_Prompt, dict[tuple[object, ...], dict[str, Cell]]] = defaultdict(lambda: defaultdict(dict))
     telling: dict[_Prompt, list[Cell]] = defaultdict(list)
     # A plain run comes before one with margins, the first repeat before later ones.
     for cell in sorted(usable, key=lambda c: (c.point.probe is not None, c.point.repeat)):
@@ -164,11 +165,12 @@ def _by_prompt(group: Group) -> tuple[dict[_Prompt, dict[str, Cell]], dict[_Prom
             continue
         # The tokens themselves: a seed gives another text where sources or generators differ.
         words = (prompt_hash(cell), p.seed, repr(sorted(task_params(cell).items())))
-        key = (_setting(p), p.task, (p.task, p.tp, *words, p.max_new_tokens, p.ignore_eos))
-        plain[key].setdefault(p.arm, cell)
+        key = (_setting(p), p.task, (p.task, *words))
+        by_run[key][p.tp, p.max_new_tokens, p.ignore_eos].setdefault(p.arm, cell)
         if read_margins(cell.record):
             telling[key].append(cell)
-    return plain, telling
+    # A prompt counts once: as it was run by most arms.
+    return {key: max(runs.values(), key=len) for key, runs in by_run.items()}, telling
 
 
 def whole_output(record: Record) -> bool:
@@ -179,6 +181,17 @@ def whole_output(record: Record) -> bool:
 def _usual(values: Iterable[int | None]) -> int | None:
     counts = Counter(values)
     return max(counts, key=lambda v: (counts[v], v or 0)) if counts else None
+
+
+def _alike(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells of one arm's own setup, that of most of them."""
+
+    def setup(cell: Cell) -> tuple[object, ...]:
+        p = cell.point
+        return p.draft_backend, p.prune_draft_prefill, p.sink_tokens or 0
+
+    usual = Counter(map(setup, cells)).most_common(1)
+    return [cell for cell in cells if setup(cell) == usual[0][0]]
 
 
 def _compare(key: _Prompt, a: Cell, b: Cell, telling: Sequence[Cell]) -> Comparison:

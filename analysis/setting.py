@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.study import Cell, Group, task_params
@@ -13,10 +13,15 @@ _SETUP = ("dtype", "kv_dtype", "repetition_penalty", "max_new_tokens", "ignore_e
 _LABELS = {
     "depth": "d", "window_tokens": "W", "dtype": "dtype", "kv_dtype": "KV dtype", "tp": "TP",
     "repetition_penalty": "penalty", "temperature": "temperature", "kv_budget_mib": "KV budget MiB",
-    "max_new_tokens": "new tokens", "ignore_eos": "ignore EOS",
+    "max_new_tokens": "new tokens", "ignore_eos": "ignore EOS", "batch": "B",
+    "draft_backend": "draft backend", "prune_draft_prefill": "pruned draft prefill", "sink_tokens": "sink",
+    "shared_prefill": "shared prefill", "task_params": "parameters of the input",
 }  # fmt: skip
+_STOOD_FOR = ("depth", "window_tokens", "dtype", "kv_dtype", "tp", "repetition_penalty", "temperature",
+              "kv_budget_mib", "max_new_tokens", "ignore_eos")  # fmt: skip
 _CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
 _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
+_SETTING = (*_SETUP, *_ARM_SETUP, "window_tokens", "batch", "task_params")
 
 
 def usual(group: Group) -> dict[str, Any]:
@@ -35,6 +40,36 @@ def usual_params(group: Group, task: str) -> dict[str, Any]:
 def usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
     """An arm's own setup in most single, unprobed runs."""
     return _mode(group.select(arm=arm, batch=1, probe=None), _ARM_SETUP)
+
+
+def closest(cells: Sequence[Cell], conditions: Mapping[str, Any]) -> list[Cell]:
+    """Cells of one setting, so that nothing unlike is averaged or shown for one another.
+
+    That setting agrees with `conditions` (fields of a point) in the most fields, and of equal ones has the
+    most cells.
+    """
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(repr([_field(cell, name) for name in _SETTING]), []).append(cell)
+    if not found:
+        return []
+    return min(found.values(), key=lambda like: (len(_unlike(like[0], conditions)), -len(like)))
+
+
+def difference(cell: Cell, conditions: Mapping[str, Any]) -> str:
+    """In what a cell's setting is not that of `conditions`, as `W = 508, B = 4`; empty where it is."""
+    return ", ".join(
+        f"{_LABELS[name]} = {'none' if (value := _field(cell, name)) is None else value}"
+        for name in _unlike(cell, conditions)
+    )
+
+
+def _unlike(cell: Cell, conditions: Mapping[str, Any]) -> list[str]:
+    return [name for name in _SETTING if name in conditions and _field(cell, name) != conditions[name]]
+
+
+def _field(cell: Cell, name: str) -> Any:
+    return task_params(cell) if name == "task_params" else getattr(cell.point, name)
 
 
 def _mode(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, Any]:
@@ -61,10 +96,10 @@ def setting_text(group: Group, depth: int) -> str:
     chosen = {"depth": depth, "window_tokens": group.operating_window(batch=1), **usual(group)}
     cells = group.select(arm=group.window_arm, batch=1, probe=None)
     several = []
-    for name, label in _LABELS.items():
+    for name in _STOOD_FOR:
         values = {getattr(cell.point, name) for cell in cells}
         if len(values) > 1 and chosen[name] in values:
             others = sorted(values - {chosen[name]}, key=lambda value: (value is not None, value))
             also = ", ".join(map(str, others))
-            several.append(f"{label} = {chosen[name]} (also measured: {also})")
+            several.append(f"{_LABELS[name]} = {chosen[name]} (also measured: {also})")
     return "; ".join(several)

@@ -208,8 +208,8 @@ def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Poo
     """Mean of over / under, paired by prompt, conditions and repeat so that the content cancels."""
     top, flag_top = counted(over, pick)
     low, flag_low = counted(under, pick)
-    pairs = {_pair_key(cell): cell for cell in low}
-    ratios = [pick(cell).ratio_to(pick(pairs[key])) for cell in top if (key := _pair_key(cell)) in pairs]
+    pairs = {pair_key(cell): cell for cell in low}
+    ratios = [pick(cell).ratio_to(pick(pairs[key])) for cell in top if (key := pair_key(cell)) in pairs]
     if not ratios:
         return Pooled(None, note=why_missing([*over, *under]) if over and under else "not measured here")
     return Pooled(mean_of(ratios), flag=flag_top or flag_low)
@@ -231,7 +231,7 @@ def task_params(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in cell.point.task_params.items() if name != "tag"}
 
 
-def _pair_key(cell: Cell) -> str:
+def pair_key(cell: Cell) -> str:
     """What two runs share that differ in their arm alone, the prompt's own tokens included."""
     params = sorted(task_params(cell).items())
     rest = cell.point.model_dump_json(exclude={*ARM_FIELDS, "task_params"})

@@ -7,12 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.estimators import Estimate
-from analysis.extras import Phases, read_extra
+from analysis.extras import Phases
 from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
 from analysis.study import Pick, Study, accept_length, pooled, step_ms, tpot_ms
 from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
 from analysis.tables.memory import draft_share
+from analysis.tables.probes import probed
 
 
 def _measured(study: Study) -> list[Site]:
@@ -123,11 +124,13 @@ def decomposition(study: Study) -> Figure | None:
     columns: list[tuple[str, Phases]] = []
     for site in _measured(study):
         for arm in ("native", site.window_arm):
-            for cell in site.traced(arm):
-                phases = read_extra(cell.record, "phases", Phases)
-                if phases is not None:
-                    p = cell.point
-                    columns.append((f"{site.model}\n{arm}\nd={p.depth} {short(p.context_tokens)}", phases))
+            for one, phases in probed(site, arm, "phases", Phases):
+                context, depth, task = one.place
+                tasks = "" if task == main_task(site) else f"\n{task}"
+                if not one.note:
+                    columns.append(
+                        (f"{site.model}\n{one.titled(arm)}\nd={depth} {short(context)}{tasks}", phases)
+                    )
     if not columns:
         return None
     figure, (axis,) = panels(1, height=3.2, width=max(4.6, 0.9 * len(columns)))

@@ -26,19 +26,20 @@ def figure_2(study: Study) -> Figure | None:
         task, depth = main_task(site), main_depth(site)
         for context in contexts(site, task=task, arm=lambda a: a != "dense")[-1:]:
             rows = {
-                arm: positions(site.cells(arm, task=task, context_tokens=context, depth=depth))[0]
+                arm: positions(site.cells(arm, task=task, context_tokens=context, depth=depth))
                 for arm in ("native", site.window_arm)
             }
-            if any(rows.values()):
+            if any(found for found, _, _ in rows.values()):
                 shown.append((site, task, context, depth, rows))
     if not shown:
         return None
     figure, axes = panels(len(shown))
     for axis, (site, task, context, depth, rows) in zip(axes, shown, strict=True):
-        for shift, (arm, found) in enumerate(rows.items()):
+        for shift, (arm, (found, _, flag)) in enumerate(rows.items()):
             known = [r for r in found if r.alpha is not None and r.low is not None and r.high is not None]
             estimates = [Estimate(r.alpha or 0.0, r.low or 0.0, r.high or 0.0) for r in known]
-            line(axis, arm, [r.position + 0.1 * (shift - 0.5) for r in known], estimates)
+            places = [r.position + 0.1 * (shift - 0.5) for r in known]
+            line(axis, arm, places, estimates, label=f"{arm} ({flag})" if flag else arm)
         axis.set(xlabel="draft position j", ylim=(0, 1.03), xticks=range(1, depth))
         axis.set_title(f"{site.model} on {site.hardware}, S = {short(context)}\n{task}, d = {depth}")
         axis.legend(loc="lower left")
@@ -108,7 +109,7 @@ def figure_5(study: Study) -> Figure | None:
 def _frontiers(study: Study, tp: int) -> Figure | None:
     shown: list[tuple[Site, str, int, list[RatePoint]]] = []
     for site in _measured(study):
-        found = rate_panels(site.group, tp) if site.group else {}
+        found = rate_panels(site, tp)
         for (task, context, _), rates in found.items():
             if len({r.batch for r in rates if r.user == r.user}) > 1:
                 shown.append((site, task, context, rates))

@@ -12,22 +12,24 @@ from analysis.acceptance import wilson
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe
 from analysis.figures.base import bars, panels, short
-from analysis.study import Cell, Study
+from analysis.study import Study
 from analysis.tables.base import Site, sites
-from analysis.tables.probes import T, probed
+from analysis.tables.probes import Chosen, T, probed
 
 _NEAR, _FAR, _SINK, _FLIP = "#0072B2", "#D55E00", "#009E73", "#D55E00"
 
 
-def _records(study: Study, key: str, kind: type[T]) -> Iterator[tuple[Site, Cell, T]]:
+def _records(study: Study, key: str, kind: type[T]) -> Iterator[tuple[Site, Chosen, T]]:
     for site in sites(study):
-        for cell, extra in probed(site, "native", key, kind):
-            yield site, cell, extra
+        for one, extra in probed(site, "native", key, kind):
+            if not one.note:
+                yield site, one, extra
 
 
-def _title(site: Site, cell: Cell) -> str:
-    p = cell.point
-    return f"{site.model} on {site.hardware}\n{p.task}, S = {short(p.context_tokens)}, d = {p.depth}"
+def _title(site: Site, one: Chosen) -> str:
+    context, depth, task = one.place
+    where = one.titled(f"{task}, S = {short(context)}, d = {depth}")
+    return f"{site.model} on {site.hardware}\n{where}"
 
 
 def attention_by_distance(study: Study) -> Figure | None:

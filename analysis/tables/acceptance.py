@@ -21,9 +21,9 @@ from analysis.tables.base import (
 )
 
 
-def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str]:
-    """alpha_j over the requests of cells that count, and why there is none."""
-    used, _ = counted(cells, accept_length)
+def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str, str]:
+    """alpha_j over the requests of cells that count, why there is none, and a flag of doubtful ones."""
+    used, flag = counted(cells, accept_length)
     histograms = [
         r.accept_histogram[: c.point.depth] + [0] * (c.point.depth - len(r.accept_histogram))
         for c in used
@@ -31,8 +31,8 @@ def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str]:
         if r.accept_histogram
     ]
     if not histograms:
-        return [], why_missing(cells) if not used else "the server gave no histogram"
-    return conditional_acceptance(histograms), ""
+        return [], why_missing(cells) if not used else "the server gave no histogram", ""
+    return conditional_acceptance(histograms), "", flag
 
 
 def table_9(study: Study) -> Table:
@@ -59,7 +59,7 @@ def table_9(study: Study) -> Table:
 
 def _position_row(table: Table, site: Site, task: str, depth: int, context: int, arm: str) -> None:
     cells = site.cells(arm, task=task, context_tokens=context, depth=depth)
-    rows, why = positions(cells)
+    rows, why, flag = positions(cells)
     paper_arm = "native" if arm == "native" else "windowed"
     said = site.claim("table_9", task, paper_arm, "acceptance_length", context)
     shown: dict[str, Value] = {}
@@ -69,8 +69,9 @@ def _position_row(table: Table, site: Site, task: str, depth: int, context: int,
             continue
         assert row.low is not None and row.high is not None
         wide = "" if row.request_low is None else f"r: {row.request_low:.2f} to {row.request_high:.2f}"
+        wide = "; ".join(filter(None, (wide, flag)))
         shown[f"alpha_{row.position}"] = Value(Estimate(row.alpha, row.low, row.high, row.reached), flag=wide)
-    length = Value(Estimate(acceptance_length(rows), n=rows[0].reached), said) if rows else None
+    length = Value(Estimate(acceptance_length(rows), n=rows[0].reached), said, flag=flag) if rows else None
     table.add(
         model=site.model, hardware=site.hardware, context_tokens=context, task=task, arm=arm,
         steps=rows[0].reached if rows else 0, accept_length=length or Value(None, said, why), **shown,

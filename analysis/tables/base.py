@@ -163,17 +163,19 @@ class Site:
         """
         if self.group is None:
             return []
-        conditions = usual(self.group) | usual_of_arm(self.group, arm) | {"batch": 1, "probe": None}
-        if arm in WINDOWED_ARMS and "window_tokens" not in wanted:
-            conditions["window_tokens"] = self.group.operating_window(batch=1)
-        conditions |= wanted
+        conditions = self.conditions(arm) | wanted
         found = self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
         params = {task: usual_params(self.group, task) for task in {c.point.task for c in found}}
         return [c for c in found if task_params(c) == params[c.point.task]]
 
-    def traced(self, arm: str) -> list[Cell]:
-        """Cells of an arm whose records carry extras, at any setting."""
-        return [c for c in (self.group.select(arm=arm) if self.group else []) if c.record.extras]
+    def conditions(self, arm: str, task: str | None = None) -> dict[str, Any]:
+        """Fields of a point at the operating conditions of an arm; with a task, its parameters too."""
+        if self.group is None:
+            return {}
+        window = self.group.operating_window(batch=1) if arm in WINDOWED_ARMS else None
+        alone = {"batch": 1, "probe": None, "window_tokens": window}
+        found = usual(self.group) | usual_of_arm(self.group, arm) | alone
+        return found | ({"task_params": usual_params(self.group, task)} if task is not None else {})
 
     @property
     def window_arm(self) -> str:

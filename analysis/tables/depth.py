@@ -130,7 +130,7 @@ def _backend_rows(table: Table, site: Site, task: str, context: int, depth: int)
         for backend in site.values("draft_backend", arm=arm, **where):
             cells = site.cells(arm, draft_backend=backend, probe=ANY, **where)
             plain = [c for c in cells if c.point.probe is None]
-            traced = [p for c in cells if (p := read_extra(c.record, "phases", Phases))]
+            traced = [p for c in cells if c.verdict.valid and (p := read_extra(c.record, "phases", Phases))]
             times = [p.draft_extend_ms for p in traced if p.draft_extend_ms is not None]
             if times:
                 extends[arm, backend] = sum(times) / len(times)

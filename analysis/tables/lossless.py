@@ -20,9 +20,9 @@ from analysis.equivalence import (
 )
 from analysis.estimators import Estimate
 from analysis.extras import Draws, PenaltyAudit, read_extra
-from analysis.study import Cell, Study, prompt_hash, task_params
+from analysis.study import Cell, Study, pair_key
 from analysis.tables.base import SITE_COLUMNS, Column, Table, Value, header, sites
-from harness.points import ARMS
+from harness.points import ARMS, Point
 from harness.records import Outcome
 
 _SETTING = (Column("precision", "precision"), Column("penalty", "penalty"))
@@ -157,30 +157,37 @@ def sampling(study: Study) -> Table:
         header(study, _SAMPLING_NOTE),
     )  # fmt: skip
     for site in sites(study):
-        by_prompt: dict[tuple[object, ...], dict[str, tuple[Cell, Draws]]] = {}
+        by_prompt: dict[str, list[tuple[Cell, Draws]]] = {}
         for cell in site.group.cells if site.group else ():
-            p, draws = cell.point, read_extra(cell.record, "draws", Draws)
+            draws = read_extra(cell.record, "draws", Draws)
             if draws is None or cell.record.outcome is not Outcome.OK or not cell.verdict.of_point:
                 continue
-            prompt = (p.context_tokens, precision(p), p.task, p.temperature, p.repetition_penalty, p.seed)
-            words = prompt_hash(cell), repr(sorted(task_params(cell).items()))
-            by_prompt.setdefault((*prompt, *words), {})[p.arm] = cell, draws
-        for arms in by_prompt.values():
-            for a, b in combinations([arm for arm in ARMS if arm in arms], 2):
-                _add_draws(table, site.model, site.hardware, arms[a], arms[b])
+            by_prompt.setdefault(pair_key(cell), []).append((cell, draws))
+        for found in by_prompt.values():
+            found.sort(key=lambda one: ARMS.index(one[0].point.arm))
+            for a, b in combinations(found, 2):
+                _add_draws(table, site.model, site.hardware, a, b)
     return table
+
+
+def _variant(point: Point) -> str:
+    """An arm and what tells it from others of its kind."""
+    if point.arm == "dense":
+        return point.arm
+    window = f", W = {point.window_tokens}+{point.sink_tokens or 0}" if point.window_tokens else ""
+    return f"{point.arm} (d = {point.depth}{window})"
 
 
 def _add_draws(
     table: Table, model: str, hardware: str, first: tuple[Cell, Draws], second: tuple[Cell, Draws]
 ) -> None:
-    p = first[0].point
+    p, q = first[0].point, second[0].point
     accepted = " / ".join(f"{d.accepted_drafts / d.requests:.2f}" for _, d in (first, second))
     for row in compare_draws(first[1], second[1]):
         n = min(row.draws)
         table.add(
             model=model, hardware=hardware, context_tokens=p.context_tokens, precision=precision(p),
-            task=p.task, temperature=f"{p.temperature:g}", pair=f"{p.arm} / {second[0].point.arm}",
+            task=p.task, temperature=f"{p.temperature:g}", pair=f"{_variant(p)} / {_variant(q)}",
             position=row.position,
             draws=" / ".join(f"{d:,}" for d in dict.fromkeys(row.draws)), accepted=accepted, kinds=row.kinds,
             statistic=Value(Estimate(row.statistic, n=n)), distance=Value(Estimate(row.distance, n=n)),

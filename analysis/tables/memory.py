@@ -159,14 +159,15 @@ class LargestBatch:
 
 
 def largest_batches(group: Group) -> list[LargestBatch]:
-    """One for each arm, context, depth, window, precision, TP and budget that has two batch sizes or more."""
+    """One for each setting but the batch that has two batch sizes or more; inputs stand together."""
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in group.cells:
         p = cell.point
         if p.probe is None and not p.temperature:
             window = (p.window_tokens or 0, p.sink_tokens or 0)
             key = (p.context_tokens, p.kv_budget_mib or 0, p.tp, ARMS.index(p.arm), p.depth, *window,
-                   p.dtype, p.kv_dtype, p.max_new_tokens)  # fmt: skip
+                   p.dtype, p.kv_dtype, p.max_new_tokens, p.ignore_eos, p.draft_backend,
+                   p.prune_draft_prefill)  # fmt: skip
             found.setdefault(key, []).append(cell)
     out = []
     for _, cells in sorted(found.items()):
@@ -176,13 +177,17 @@ def largest_batches(group: Group) -> list[LargestBatch]:
         above = [cell for cell in cells if cell.point.batch > ran and _was_full(cell)]
         first = min(above, key=lambda cell: cell.point.batch, default=None)
         why = (first.record.reason or first.verdict.text) if first else ""
+        if smaller := sorted({c.point.batch for c in cells if c.point.batch < ran and _was_full(c)}):
+            why = f"{', '.join(map(str, smaller))} failed too{': ' if why else ''}{why}"
         out.append(LargestBatch(cells[0].point, ran, first.point.batch if first else None, why))
     return out
 
 
 def _ran(cell: Cell) -> bool:
-    """All requests ran together, whatever else is wrong with the record."""
-    return cell.record.outcome is Outcome.OK and not _was_full(cell)
+    """All requests ran together, however few their steps or odd their texts."""
+    codes = {reason.code for reason in cell.verdict.reasons if reason.severity == "invalid"}
+    together = max(cell.record.decode_steps.running_requests, default=0) >= cell.point.batch
+    return cell.record.outcome is Outcome.OK and together and codes <= {"few_steps"}
 
 
 def _was_full(cell: Cell) -> bool:

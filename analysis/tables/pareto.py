@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.estimators import Estimate
 from analysis.paper import claim
 from analysis.pareto import pareto
-from analysis.setting import usual
-from analysis.study import NAN, Cell, Group, Study
-from analysis.tables.base import Column, Table, Value, header, sites
-from harness.points import WINDOWED_ARMS
+from analysis.setting import closest, difference
+from analysis.study import NAN, Cell, Study
+from analysis.tables.base import Column, Site, Table, Value, header, sites
 
-_SETUP = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature"})
+_Place = tuple[str, int, int]
+_SHARED = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature", "window_tokens"})
+# A batch runs on past its first end of text, on the prefill of the largest.
+_OF_A_BATCH = frozenset({"batch", "tp", "ignore_eos", "shared_prefill", "kv_budget_mib"})
 
 
 @dataclass(frozen=True)
 class RatePoint:
-    """One (arm, d, B): tokens/s of one user and of one GPU; NaN where there is no valid value."""
+    """One (arm, d, B): tokens/s of one user and of one GPU; NaN where there is no valid value.
+
+    `note` says why there is none, `flag` in what its setting is not the operating one.
+    """
 
     arm: str
     depth: int
@@ -28,45 +33,47 @@ class RatePoint:
     gpu: float
     on_frontier: bool
     note: str
+    flag: str = ""
+
+    @property
+    def place(self) -> _Place:
+        """Arm, d and B."""
+        return self.arm, self.depth, self.batch
 
 
-def panels(group: Group, tp: int | None = None) -> dict[tuple[str, int, int], list[RatePoint]]:
+def panels(site: Site, tp: int | None = None) -> dict[tuple[str, int, int], list[RatePoint]]:
     """Rate points by (task, context, tp); the frontier is drawn per arm, over its depths and batches.
 
     Prompts and repeats are averaged, at the group's usual precision and sampling; window arms stand at their
-    operating window. Runs within a fixed KV budget are about memory and left out.
+    operating window. Of other settings, each point takes the closest to the operating conditions, and what
+    is not theirs is flagged and on no frontier. Runs within a fixed KV budget are about memory and left out.
     """
-    setup = {name: value for name, value in usual(group).items() if name in _SETUP}
-    found: dict[tuple[str, int, int], list[Cell]] = defaultdict(list)
-    for arm in ("dense", "native", group.window_arm):
-        window = group.operating_window() if arm in WINDOWED_ARMS else None
-        for cell in group.select(probe=None, arm=arm, window_tokens=window, kv_budget_mib=None, **setup):
+    if site.group is None:
+        return {}
+    found: dict[tuple[str, int, int], dict[_Place, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for arm in ("dense", "native", site.window_arm):
+        setup = {name: value for name, value in site.conditions(arm).items() if name in _SHARED}
+        for cell in site.group.select(probe=None, arm=arm, kv_budget_mib=None, **setup):
             p = cell.point
             if tp in (None, p.tp):
-                found[p.task, p.context_tokens, p.tp].append(cell)
-    return {key: _rates(cells) for key, cells in sorted(found.items())}
+                found[p.task, p.context_tokens, p.tp][p.arm, p.depth, p.batch].append(cell)
+    return {key: _rates(site, key[0], places) for key, places in sorted(found.items())}
 
 
-def _rates(cells: list[Cell]) -> list[RatePoint]:
-    by_setting: dict[tuple[str, int, int], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        by_setting[cell.point.arm, cell.point.depth, cell.point.batch].append(cell)
-    means: dict[tuple[str, int, int], tuple[float, float]] = {}
-    for setting, members in by_setting.items():
+def _rates(site: Site, task: str, places: dict[_Place, list[Cell]]) -> list[RatePoint]:
+    points = []
+    for place, cells in sorted(places.items()):
+        conditions = {k: v for k, v in site.conditions(place[0], task).items() if k not in _OF_A_BATCH}
+        members = closest(cells, conditions)
         rates = [rate for member in members if math.isfinite((rate := _rate(member))[0])]
         user, gpu = (sum(r[i] for r in rates) / len(rates) if rates else NAN for i in (0, 1))
-        means[setting] = user, gpu
-    kept: set[tuple[str, int, int]] = set()
-    for arm in {setting[0] for setting in means}:
-        kept |= set(pareto((s, *rate) for s, rate in means.items() if s[0] == arm).frontier)
-    return [
-        RatePoint(*setting, *means[setting], setting in kept, _why(by_setting[setting], means[setting]))
-        for setting in sorted(means)
-    ]
-
-
-def _why(members: list[Cell], rate: tuple[float, float]) -> str:
-    return "" if math.isfinite(rate[0]) else members[0].verdict.label
+        note = "" if rates else members[0].verdict.label
+        points.append(RatePoint(*place, user, gpu, False, note, difference(members[0], conditions)))
+    kept: set[_Place] = set()
+    for arm in {point.arm for point in points}:
+        like = [p for p in points if p.arm == arm and not p.flag]
+        kept |= set(pareto((p.place, p.user, p.gpu) for p in like).frontier)
+    return [replace(point, on_frontier=point.place in kept) for point in points]
 
 
 def _rate(cell: Cell) -> tuple[float, float]:
@@ -89,16 +96,16 @@ def pareto_table(study: Study) -> Table:
         header(study, "Frontier per arm over its depths and batches; ties that are dominated are out."),
     )  # fmt: skip
     for site in sites(study):
-        for (task, context, tp), rates in panels(site.group).items() if site.group else []:
+        for (task, context, tp), rates in panels(site).items():
             for rate in rates:
                 paper_arm = "windowed" if rate.arm == site.window_arm else rate.arm
                 at_paper = context > 0.98e6 and rate.batch == 1 and tp == 1
                 said = claim("figure_4", site.paper, task, paper_arm, "user_speed_b1") if at_paper else None
-                user = Value(Estimate(rate.user), said, rate.note)
+                user = Value(Estimate(rate.user), None if rate.flag else said, rate.note, rate.flag)
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=context, task=task, tp=tp,
                     arm=rate.arm, depth=rate.depth, batch=rate.batch, user_tokens_per_s=user,
-                    gpu_tokens_per_s=Value(Estimate(rate.gpu), note=rate.note),
+                    gpu_tokens_per_s=Value(Estimate(rate.gpu), note=rate.note, flag=rate.flag),
                     frontier="yes" if rate.on_frontier else "",
                 )  # fmt: skip
     return table

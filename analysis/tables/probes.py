@@ -2,27 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from analysis.bandwidth import draft_bytes_per_token, floor_of
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, Phases, read_extra
-from analysis.study import Cell, Study
-from analysis.tables.base import ANY, SITE_COLUMNS, Column, Site, Table, Value, header, sites
+from analysis.paper import Claim
+from analysis.setting import closest, difference
+from analysis.study import Cell, Study, why_missing
+from analysis.tables.base import ANY, SITE_COLUMNS, Column, Site, Table, Value, header, main_task, sites
 from analysis.tables.depth import fits
+from harness.records import Record
 
 T = TypeVar("T", Phases, DecisionProbe, AttentionMass)
 
 
-def probed(site: Site, arm: str, key: str, kind: type[T]) -> Iterator[tuple[Cell, T]]:
-    """Cells of an arm that carry an extra, the last repeat of each context and depth."""
-    found: dict[tuple[int, int, str], tuple[Cell, T]] = {}
-    for cell in site.traced(arm):
-        extra = read_extra(cell.record, key, kind)
-        if extra is not None:
-            found[cell.point.context_tokens, cell.point.depth, cell.point.task] = (cell, extra)
-    yield from found.values()
+@dataclass(frozen=True)
+class Chosen:
+    """The cell that stands for one context, depth and input of an arm.
+
+    `note` says why it does not count, `flag` in what its setting is not the operating one.
+    """
+
+    cell: Cell
+    note: str = ""
+    flag: str = ""
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Context in tokens, depth, and task."""
+        p = self.cell.point
+        return p.context_tokens, p.depth, p.task
+
+    def value(self, estimate: Estimate | None, said: Claim | None = None, note: str = "-") -> Value:
+        """Something that was measured of it, as a table value; `note` where it was not."""
+        said = None if self.flag else said
+        return Value(None, said, self.note) if self.note else Value(estimate, said, note)
+
+    def titled(self, text: str) -> str:
+        """A text that names the row, with the unusual setting behind it."""
+        return f"{text} ({self.flag})" if self.flag else text
+
+
+def chosen(site: Site, arm: str, carries: Callable[[Record], bool]) -> list[Chosen]:
+    """One cell for each context, depth and input of an arm, of those whose record `carries` what is asked.
+
+    It is the last that counts of those whose setting is the closest to the operating conditions.
+    """
+    found: dict[tuple[int, int, str], list[Cell]] = {}
+    for cell in site.group.select(arm=arm) if site.group else []:
+        if carries(cell.record):
+            p = cell.point
+            found.setdefault((p.context_tokens, p.depth, p.task), []).append(cell)
+    out = []
+    for (_, _, task), cells in sorted(found.items()):
+        conditions = site.conditions(arm, task)
+        like = closest(cells, conditions)
+        cell = next((c for c in reversed(like) if c.verdict.valid), like[-1])
+        note = "" if cell.verdict.valid else why_missing([cell])
+        out.append(Chosen(cell, note, difference(cell, conditions)))
+    return out
+
+
+def probed(site: Site, arm: str, key: str, kind: type[T]) -> list[tuple[Chosen, T]]:
+    """Chosen cells of an arm that carry an extra, and the extra."""
+    read = partial(read_extra, key=key, kind=kind)
+    cells = chosen(site, arm, lambda record: read(record) is not None)
+    return [(one, extra) for one in cells if (extra := read(one.cell.record)) is not None]
 
 
 def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
@@ -40,6 +89,7 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
                       "draft's pool."),
     )  # fmt: skip
     for site in sites(study):
+        task = main_task(site)
         # The fit on most depths comes last, and stays.
         slopes = {
             (context, arm.arm): arm.fit.slope_ms.value
@@ -48,15 +98,22 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
             if arm.fit
         }
         for arm in ("native", site.window_arm):
+            draft_ms = {
+                one.place[:2]: phases.draft_ms
+                for one, phases in sorted(
+                    probed(site, arm, "phases", Phases), key=lambda f: f[0].place[2] == task
+                )
+                if not one.note and not one.flag
+            }
             rows: dict[tuple[int, int], list[Cell]] = {}
             for cell in site.cells(arm, probe=ANY):
                 rows.setdefault((cell.point.context_tokens, cell.point.depth), []).append(cell)
             for (context, depth), cells in sorted(rows.items()):
-                traces = [t for cell in cells if (t := read_extra(cell.record, "phases", Phases))]
+                traced = draft_ms.get((context, depth))
                 slope = slopes.get((context, arm))
                 fitted = slope * (depth - 1) if slope is not None else None
-                measured = traces[0].draft_ms if traces else fitted
-                source = "trace" if traces else "fit" if fitted is not None else "-"
+                measured = traced if traced is not None else fitted
+                source = "trace" if traced is not None else "fit" if fitted is not None else "-"
                 floor = next((f for c in cells if (f := floor_of(c.record, bandwidth_gb_per_s))), None)
                 known = next((b for c in cells if (b := draft_bytes_per_token(c.record))), None)
                 table.add(

@@ -20,7 +20,8 @@ def table_11(study: Study) -> Table:
     table = Table(
         "table_11",
         "Table 11: decision probe",
-        [*SITE_COLUMNS, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("depth", "d"), Column("window", "W + sink"),
+         Column("steps", "steps"),
          Column("agree_percent", "agree %", 1), Column("flip_percent", "flip %", 1),
          Column("margin_mean", "margin, all steps"), Column("margin_at_flip", "margin at flips"),
          Column("router_jaccard", "router overlap"), Column("control_percent", "control agree %", 1)],
@@ -31,23 +32,24 @@ def table_11(study: Study) -> Table:
         ),
     )  # fmt: skip
     for site in sites(study):
-        rows = list(probed(site, "native", "decision_probe", DecisionProbe))
+        rows = probed(site, "native", "decision_probe", DecisionProbe)
         for cell, probe in rows:
-            p = cell.point
+            p = cell.cell.point
             control = probe.control_agreeing_steps
             for i, one in enumerate(probe.windows or [probe]):
                 said = _Said(site, "table_11", p.task, p.context_tokens if i == 0 else 0)
                 agree = _share(one.agreeing_steps, probe.steps)
                 flip = _share(probe.steps - one.agreeing_steps, probe.steps)
                 table.add(
-                    model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, depth=p.depth,
+                    model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
+                    task=cell.titled(p.task), depth=p.depth,
                     window=_window(one), steps=probe.steps,
-                    agree_percent=Value(agree, said("decision_agreement")),
-                    flip_percent=Value(flip),
-                    margin_mean=_known(probe.margin_mean, said("margin_mean")),
-                    margin_at_flip=_known(one.margin_at_flip, said("margin_at_flip")),
-                    router_jaccard=_known(one.router_jaccard, said("router_jaccard")),
-                    control_percent=Value(None if control is None else _share(control, probe.steps)),
+                    agree_percent=cell.value(agree, said("decision_agreement")),
+                    flip_percent=cell.value(flip),
+                    margin_mean=cell.value(_known(probe.margin_mean), said("margin_mean")),
+                    margin_at_flip=cell.value(_known(one.margin_at_flip), said("margin_at_flip")),
+                    router_jaccard=cell.value(_known(one.router_jaccard), said("router_jaccard")),
+                    control_percent=cell.value(None if control is None else _share(control, probe.steps)),
                 )  # fmt: skip
         if not rows:
             said = _Said(site, "table_11", _PAPER_TASK)
@@ -65,7 +67,8 @@ def table_12(study: Study) -> Table:
     table = Table(
         "table_12",
         "Table 12: attention mass of the native draft",
-        [*SITE_COLUMNS, Column("depth", "d"), Column("window", "W + sink"), Column("steps", "steps"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("depth", "d"), Column("window", "W + sink"),
+         Column("steps", "steps"),
          Column("in_window_percent", "in window %", 1),
          Column("perturbation_percent", "read-out change %", 1), Column("tail_percent", "tail share %", 1),
          Column("tail_keys", "tail keys", 0), Column("tail_participation", "spread over, keys", 0),
@@ -74,24 +77,26 @@ def table_12(study: Study) -> Table:
         header(study, "Means over draft forwards, layers and heads. Tail: keys that the window leaves out."),
     )  # fmt: skip
     for site in sites(study):
-        rows = list(probed(site, "native", "attention_mass", AttentionMass))
+        rows = probed(site, "native", "attention_mass", AttentionMass)
         for cell, mass in rows:
-            p = cell.point
+            p = cell.cell.point
             for i, one in enumerate(mass.windows or [_operating(mass)]):
-                said = _Said(site, "table_12", _PAPER_TASK, p.context_tokens if i == 0 else 0)
-                residual = Value(None, note="-") if i else _known(mass.residual_share, None, mass.steps)
+                said = _Said(site, "table_12", p.task, p.context_tokens if i == 0 else 0)
+
+                def share(part: float | None, steps: int = mass.steps) -> Estimate | None:
+                    return _known(None if part is None else 100 * part, steps)
+
                 table.add(
-                    model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, depth=p.depth,
+                    model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
+                    task=cell.titled(p.task), depth=p.depth,
                     window=_window(one), steps=mass.steps,
-                    in_window_percent=_percent(one.mass, mass.steps, said("in_window_mass")),
-                    perturbation_percent=_percent(
-                        one.perturbation, mass.steps, said("window_perturbation")
-                    ),
-                    tail_percent=_percent(one.tail_share, mass.steps),
-                    tail_keys=_known(one.tail_keys, None, mass.steps),
-                    tail_participation=_known(one.tail_participation_keys, None, mass.steps),
-                    tail_entropy_percent=_percent(_evenness(one), mass.steps),
-                    residual_share=residual,
+                    in_window_percent=cell.value(share(one.mass), said("in_window_mass")),
+                    perturbation_percent=cell.value(share(one.perturbation), said("window_perturbation")),
+                    tail_percent=cell.value(share(one.tail_share)),
+                    tail_keys=cell.value(_known(one.tail_keys, mass.steps)),
+                    tail_participation=cell.value(_known(one.tail_participation_keys, mass.steps)),
+                    tail_entropy_percent=cell.value(share(_evenness(one))),
+                    residual_share=cell.value(None if i else _known(mass.residual_share, mass.steps)),
                 )  # fmt: skip
         if not rows:
             said = _Said(site, "table_12", _PAPER_TASK)
@@ -117,12 +122,8 @@ def _share(count: int, steps: int) -> Estimate:
     return Estimate(100 * count / steps, 100 * low, 100 * high, steps)
 
 
-def _known(value: float | None, said: Claim | None = None, n: int = 0) -> Value:
-    return Value(None if value is None else Estimate(value, n=n), said, "-")
-
-
-def _percent(value: float | None, n: int, said: Claim | None = None) -> Value:
-    return _known(None if value is None else 100 * value, said, n)
+def _known(value: float | None, n: int = 0) -> Estimate | None:
+    return None if value is None else Estimate(value, n=n)
 
 
 def _window(one: WindowDecision | WindowMass) -> str:

@@ -23,7 +23,6 @@ from analysis.study import (
     tpot_ms,
 )
 from analysis.tables.base import (
-    ANY,
     RATIO_NOTE,
     SITE_COLUMNS,
     Column,
@@ -235,19 +234,24 @@ def kv_dtype(study: Study) -> Table:
     table = Table(
         "kv_dtype",
         "KV precision: step saving with bf16 and fp8 KV",
-        [*SITE_COLUMNS, Column("kv_dtype", "KV dtype"), Column("native_step_ms", "native step ms"),
+        [*SITE_COLUMNS, Column("dtype", "dtype"), Column("kv_dtype", "KV dtype"),
+         Column("native_step_ms", "native step ms"),
          Column("ring_step_ms", "ring step ms"), Column("step_ratio", "native / ring", 3)],
         header(study, RATIO_NOTE),
     )  # fmt: skip
     for site in sites(study):
         task, depth = main_task(site), main_depth(site)
-        for dtype in site.values("kv_dtype", task=task) or ["bfloat16", "fp8_e4m3"]:
-            for context in contexts(site, task=task, kv_dtype=dtype, arm=lambda a: a != "dense"):
-                where = {"task": task, "context_tokens": context, "depth": depth, "kv_dtype": dtype}
-                native, ring = (site.cells(arm, dtype=ANY, **where) for arm in ("native", site.window_arm))
-                short = "fp8" if "8" in dtype else "bf16"
+        found = site.group.select(task=task, arm=lambda a: a != "dense") if site.group else []
+        pairs = sorted({(c.point.kv_dtype, c.point.dtype) for c in found})
+        for kv, dtype in pairs or [("bfloat16", "bfloat16"), ("fp8_e4m3", "bfloat16")]:
+            precision = {"kv_dtype": kv, "dtype": dtype}
+            for context in contexts(site, task=task, arm=lambda a: a != "dense", **precision):
+                where = {"task": task, "context_tokens": context, "depth": depth, **precision}
+                native, ring = (site.cells(arm, **where) for arm in ("native", site.window_arm))
+                short = "fp8" if "8" in kv else "bf16"
                 table.add(
-                    model=site.model, hardware=site.hardware, context_tokens=context, kv_dtype=dtype,
+                    model=site.model, hardware=site.hardware, context_tokens=context, dtype=dtype,
+                    kv_dtype=kv,
                     native_step_ms=valued(pooled(native, step_ms)),
                     ring_step_ms=valued(pooled(ring, step_ms)),
                     step_ratio=valued(

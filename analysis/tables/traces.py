@@ -7,9 +7,20 @@ from dataclasses import dataclass, field
 from analysis.estimators import Estimate
 from analysis.extras import Kernel, KernelTrace, Phases, read_extra, read_kernels
 from analysis.paper import Claim
-from analysis.study import Cell, Study
-from analysis.tables.base import SITE_COLUMNS, Column, Site, Table, Value, header, sites
-from analysis.tables.probes import probed
+from analysis.study import Study
+from analysis.tables.base import (
+    SITE_COLUMNS,
+    Column,
+    Site,
+    Table,
+    Value,
+    header,
+    main_depth,
+    main_task,
+    sites,
+)
+from analysis.tables.probes import Chosen, chosen, probed
+from harness.records import Record
 
 _KERNELS_SHOWN = 10
 _CLASS = "all of the class"
@@ -20,7 +31,8 @@ def table_7(study: Study) -> Table:
     table = Table(
         "table_7",
         "Table 7: phases of one decode iteration",
-        [*SITE_COLUMNS, Column("arm", "arm"), Column("depth", "d"), Column("source", "measured by"),
+        [*SITE_COLUMNS, Column("task", "input"), Column("arm", "arm"), Column("depth", "d"),
+         Column("source", "measured by"),
          Column("iterations", "iterations"),
          Column("verify_base_ms", "verify ms"), Column("verify_overhead_ms", "overhead ms"),
          Column("draft_ms", "draft ms"), Column("draft_index_ms", "of it index ms"),
@@ -28,8 +40,8 @@ def table_7(study: Study) -> Table:
          Column("overhead_percent", "speculation adds, % of verify", 1)],
         header(
             study,
-            "Means over steady iterations of one run. Verify, overhead, draft and unattributed add up to the "
-            "iteration; the index builds are part of the draft.",
+            "Means over steady iterations of one run, the last of several. Verify, overhead, draft and "
+            "unattributed add up to the iteration; the index builds are part of the draft.",
             "Measured by `engine`: marks inside the server during the timed run; by `nsys` or `torch`: a "
             "profiler over the same request once more, which slows it down.",
         ),
@@ -38,8 +50,8 @@ def table_7(study: Study) -> Table:
         for arm in ("native", site.window_arm):
             paper_arm = "native" if arm == "native" else "windowed"
             rows = [*probed(site, arm, "phases", Phases), *probed(site, arm, "profiled_phases", Phases)]
-            for cell, phases in rows:
-                _add_phases(table, site, arm, cell, phases)
+            for one, phases in rows:
+                _add_phases(table, site, one, phases)
             if not rows:
                 said = site.claim("table_7", "niah_multiquery_enum", paper_arm, "speculation_overhead")
                 table.add(model=site.model, hardware=site.hardware, arm=arm,
@@ -47,21 +59,21 @@ def table_7(study: Study) -> Table:
     return table
 
 
-def _add_phases(table: Table, site: Site, arm: str, cell: Cell, phases: Phases) -> None:
-    n, p = phases.iterations, cell.point
-    paper_arm = "native" if arm == "native" else "windowed"
+def _add_phases(table: Table, site: Site, one: Chosen, phases: Phases) -> None:
+    p = one.cell.point
+    paper_arm = "native" if p.arm == "native" else "windowed"
     said = site.claim("table_7", p.task, paper_arm, "speculation_overhead", p.context_tokens)
-    index = phases.draft_index_ms
+
+    def value(number: float | None, claimed: Claim | None = None) -> Value:
+        return one.value(None if number is None else Estimate(number, n=phases.iterations), claimed)
+
     table.add(
-        model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, arm=arm, depth=p.depth,
-        source=phases.source, iterations=n,
-        verify_base_ms=Value(Estimate(phases.verify_base_ms, n=n)),
-        verify_overhead_ms=Value(Estimate(phases.verify_overhead_ms, n=n)),
-        draft_ms=Value(Estimate(phases.draft_ms, n=n)),
-        draft_index_ms=Value(Estimate(index, n=n) if index is not None else None, note="-"),
-        unattributed_ms=Value(Estimate(phases.unattributed_ms, n=n)),
-        iteration_ms=Value(Estimate(phases.iteration_ms, n=n)),
-        overhead_percent=Value(Estimate(phases.overhead_percent, n=n), said),
+        model=site.model, hardware=site.hardware, context_tokens=p.context_tokens, task=p.task,
+        arm=one.titled(p.arm), depth=p.depth, source=phases.source, iterations=phases.iterations,
+        verify_base_ms=value(phases.verify_base_ms), verify_overhead_ms=value(phases.verify_overhead_ms),
+        draft_ms=value(phases.draft_ms), draft_index_ms=value(phases.draft_index_ms),
+        unattributed_ms=value(phases.unattributed_ms), iteration_ms=value(phases.iteration_ms),
+        overhead_percent=value(phases.overhead_percent, said),
     )  # fmt: skip
 
 
@@ -73,7 +85,7 @@ def _untraced(site: Site, said: Claim | None) -> Value:
 class _Traced:
     """The traced cell of one arm: its draft kernels by (name, phase), and the capture they come from."""
 
-    context_tokens: int | None = None
+    cell: Chosen | None = None
     kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     trace: KernelTrace | None = None
 
@@ -84,7 +96,7 @@ class _Traced:
     def value(self, us: float | None) -> Value:
         """A cell of the table."""
         if us is not None:
-            return Value(Estimate(us))
+            return self.cell.value(Estimate(us)) if self.cell else Value(Estimate(us))
         problem = self.trace.problem if self.trace else ""
         return Value(None, note="-" if self.kernels else problem or "not traced")
 
@@ -99,11 +111,12 @@ def table_8(study: Study) -> Table:
         header(study, "Busy time a decode iteration; `-` means the arm does not run the kernel."),
     )  # fmt: skip
     for site in sites(study):
-        native, ring = (_traced(site, arm) for arm in ("native", site.window_arm))
+        native, ring = _traced(site)
         for arm, found in (("native", native), (site.window_arm, ring)):
-            table.header += _about(site, arm, found.trace)
-        _add_classes(table, site, native, ring)
-        _add_kernels(table, site, native, ring)
+            table.header += _about(site, arm, found)
+        context = next((found.cell.place[0] for found in (native, ring) if found.cell), None)
+        _add_classes(table, site, context, native, ring)
+        _add_kernels(table, site, context, native, ring)
         if not native.kernels and not ring.kernels:
             quantity = "generate_draft_decode_kv_indices"
             said = site.claim("table_8", "niah_multiquery_enum", "native", quantity)
@@ -115,14 +128,17 @@ def table_8(study: Study) -> Table:
     return table
 
 
-def _about(site: Site, arm: str, trace: KernelTrace | None) -> list[str]:
+def _about(site: Site, arm: str, found: _Traced) -> list[str]:
     """What a reader must know of a capture: where it comes from, and what of it is not told apart."""
-    if trace is None or trace.problem:
+    trace = found.trace
+    if trace is None or trace.problem or found.cell is None:
         return []
+    context, depth, task = found.cell.place
+    setting = found.cell.titled(f"{task}, S = {context:,}, d = {depth}")
     share = 100 * trace.unattributed_us / trace.busy_us_all if trace.busy_us_all else 0.0
     by = "nsys" if trace.source == "nsys" else "the torch profiler"
     lines = [
-        f"{site.model} on {site.hardware}, {arm}: {trace.iterations} iterations by {by}, "
+        f"{site.model} on {site.hardware}, {arm}: {setting}; {trace.iterations} iterations by {by}, "
         f"{share:.1f} % of the busy time in no part of an iteration; attribution {trace.attribution}."
     ]
     lines += [f"{site.model} on {site.hardware}, {arm}: {text}." for text in trace.warnings]
@@ -131,17 +147,17 @@ def _about(site: Site, arm: str, trace: KernelTrace | None) -> list[str]:
     return lines
 
 
-def _add_classes(table: Table, site: Site, native: _Traced, ring: _Traced) -> None:
+def _add_classes(table: Table, site: Site, context: int | None, native: _Traced, ring: _Traced) -> None:
     by_arm = [found.trace.classes_us if found.trace else {} for found in (native, ring)]
     names = set(by_arm[0]) | set(by_arm[1])
     for kind in sorted(names, key=lambda k: (-max(arm.get(k, 0.0) for arm in by_arm), k)):
         table.add(model=site.model, hardware=site.hardware,
-                  context_tokens=native.context_tokens or ring.context_tokens, kind=kind, kernel=_CLASS,
+                  context_tokens=context, kind=kind, kernel=_CLASS,
                   phase="draft, all", native_us=native.value(by_arm[0].get(kind)),
                   ring_us=ring.value(by_arm[1].get(kind)))  # fmt: skip
 
 
-def _add_kernels(table: Table, site: Site, native: _Traced, ring: _Traced) -> None:
+def _add_kernels(table: Table, site: Site, context: int | None, native: _Traced, ring: _Traced) -> None:
     keys = sorted(
         set(native.kernels) | set(ring.kernels),
         key=lambda key: (-max(native.us(key) or 0.0, ring.us(key) or 0.0), key),
@@ -149,17 +165,35 @@ def _add_kernels(table: Table, site: Site, native: _Traced, ring: _Traced) -> No
     for key in keys[:_KERNELS_SHOWN]:
         kernel = native.kernels.get(key) or ring.kernels[key]
         table.add(model=site.model, hardware=site.hardware,
-                  context_tokens=native.context_tokens or ring.context_tokens, kind=kernel.kind,
+                  context_tokens=context, kind=kernel.kind,
                   kernel=kernel.name, phase=kernel.phase, native_us=native.value(native.us(key)),
                   ring_us=ring.value(ring.us(key)))  # fmt: skip
 
 
-def _traced(site: Site, arm: str) -> _Traced:
-    """The traced cell of longest context; of equal ones the last."""
-    best = _Traced()
-    for cell in site.traced(arm):
-        trace = read_extra(cell.record, "kernel_trace", KernelTrace)
-        kernels = {(k.name, k.phase): k for k in read_kernels(cell.record) if k.phase.startswith("draft")}
-        if (trace or kernels) and cell.point.context_tokens >= (best.context_tokens or 0):
-            best = _Traced(cell.point.context_tokens, kernels, trace)
-    return best
+def _traced(site: Site) -> tuple[_Traced, _Traced]:
+    """The traced cells of native and the window arm, at one context, depth and input.
+
+    It is one that both have, if any; then of longest context, then the depth and input of other tables.
+    """
+    by_arm = [
+        {one.place: one for one in chosen(site, arm, _has_kernels)} for arm in ("native", site.window_arm)
+    ]
+    places = by_arm[0].keys() & by_arm[1].keys() or by_arm[0].keys() | by_arm[1].keys()
+    if not places:
+        return _Traced(), _Traced()
+    task, depth = main_task(site), main_depth(site)
+    place = max(places, key=lambda p: (p[0], p[1] == depth, p[2] == task, p))
+    native, ring = (_read(cells.get(place)) for cells in by_arm)
+    return native, ring
+
+
+def _has_kernels(record: Record) -> bool:
+    return bool(read_extra(record, "kernel_trace", KernelTrace) or read_kernels(record))
+
+
+def _read(cell: Chosen | None) -> _Traced:
+    if cell is None:
+        return _Traced()
+    record = cell.cell.record
+    kernels = {(k.name, k.phase): k for k in read_kernels(record) if k.phase.startswith("draft")}
+    return _Traced(cell, kernels, read_extra(record, "kernel_trace", KernelTrace))

@@ -81,7 +81,10 @@ def test_table() -> None:
         for i, arm in enumerate(("dense", "native", "ring"))
     ]
     rows = frame("sampling", records)
-    assert list(rows["pair"].unique()) == ["dense / native", "dense / ring", "native / ring"]
+    assert list(rows["pair"].unique()) == [
+        "dense / native (d = 7)", "dense / ring (d = 7, W = 252+4)",
+        "native (d = 7) / ring (d = 7, W = 252+4)",
+    ]  # fmt: skip
     assert list(rows["position"].unique()) == [1, 2, 3]
     assert set(rows["draws"]) == {"2,048"} and set(rows["accepted"]) == {"1.00 / 1.00"}
     assert rows["adjusted_p"].between(0, 1).all()

@@ -21,8 +21,8 @@ def server(arm: str, report: dict[str, str] | None = None, target: int = 256, dr
     if arm != "dense":
         pools.append(Pool(role="draft", tokens=131_072, bytes=draft * MIB, dtype="bfloat16"))
     return ServerInfo(
-        pools=pools, architecture=TINY, engine_report=report or {}, max_running_requests=6,
-        arguments={"max_total_tokens": 131_072},
+        pools=pools, architecture=TINY, max_running_requests=6, arguments={"max_total_tokens": 131_072},
+        engine_report={"mode": arm, **(report or {})} if arm == "ring" else {},
     )  # fmt: skip
 
 
