@@ -48,6 +48,14 @@ def test_an_end_is_a_sentence(error, status, words):
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
+def test_control_characters_of_an_error_are_shown_not_obeyed(capsys):
+    def command():
+        raise ConfigError("no model \x1b[31mred\rname")
+
+    assert guarded(command) == 2
+    assert capsys.readouterr().err == "error: no model \\x1b[31mred\\rname\n"
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_a_full_disk_at_the_last_flush_is_a_sentence():
     code = "from harness.commandline import guarded; raise SystemExit(guarded(lambda: print('x') or 0))"
