@@ -6,6 +6,7 @@ line to the file that ENGINE_PHASES names.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
@@ -47,3 +48,14 @@ def timed(name: str) -> Callable[..., Any]:
         return result
 
     return hook
+
+
+def main() -> None:
+    """Say what this is: SGLang loads it, nobody runs it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_phases", description=__doc__)
+    parser.parse_args()
+    parser.error("a plugin does nothing by itself: run python -m benchmarks.engine")
+
+
+if __name__ == "__main__":
+    main()

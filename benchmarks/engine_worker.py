@@ -1,16 +1,23 @@
-"""One engine of the benchmark: reads requests as JSON lines, answers each with a JSON line."""
+"""One engine of the benchmark: reads requests as JSON lines, answers each with a JSON line.
+
+Started by `benchmarks/engine.py`: the first line holds the engine's arguments, each further one a request.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 
 
 def main() -> None:
-    """Serve until standard input closes. Answers go to the descriptor that the first argument names."""
+    """Serve until standard input closes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_worker", description=__doc__)
+    parser.add_argument("descriptor", type=int, help="open file descriptor that answers are written to")
+    descriptor = parser.parse_args().descriptor
     import sglang
 
-    answers = open(int(sys.argv[1]), "w", buffering=1)  # noqa: PTH123, SIM115
+    answers = open(descriptor, "w", buffering=1)  # noqa: PTH123, SIM115
     engine = sglang.Engine(**json.loads(sys.stdin.readline()))
     answers.write("{}\n")
     try:

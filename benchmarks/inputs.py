@@ -46,18 +46,26 @@ TASKS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("context_tokens", type=int, nargs="?", default=CONTEXT_TOKENS)
+    parser.add_argument(
+        "context_tokens",
+        type=int,
+        nargs="?",
+        default=CONTEXT_TOKENS,
+        help="of each record (default: %(default)s)",
+    )
     context = parser.parse_args().context_tokens
     with tempfile.TemporaryDirectory() as scratch:
         from benchmarks import vocabularies
 
+        _progress("converting Qwen's vocabulary")
         vocabularies.tokenizer_folder("qwen", Path(scratch))
         write_longbench(Path(scratch) / "longbench.json", 8_000_000)
         print(f"one record of {context:,} tokens, Qwen's vocabulary; CPU seconds, one thread")
         print(
             f"{'task':22} {'build':>7} {'+check':>7} {'tokenise once':>14} {'build/once':>11} {'peak MiB':>9}"
         )
-        for task in TASKS:
+        for number, task in enumerate(TASKS, 1):
+            _progress(f"[{number}/{len(TASKS)}] {task}: {ROUNDS} rounds")
             row = _child(scratch, task, context)
             once = row["tokenise_s"] if row["tokenise_s"] < math.inf else math.nan  # random ids have no text
             print(
@@ -65,6 +73,7 @@ def main() -> None:
                 f" {row['build_s'] / once:11.2f} {row['peak_mib']:9.0f}",
                 flush=True,
             )
+        _progress("re-tokenising and bisecting, as NVIDIA/RULER does")
         row = _child(scratch, "baseline", context)
         bisect, build, checked = row["bisect_s"], row["build_s"], row["checked_s"]
         print(
@@ -72,6 +81,11 @@ def main() -> None:
             f" {row['short']:,} tokens short\nfrom pieces: {build:.2f} s ({bisect / build:.0f}x less),"
             f" with the check {checked:.2f} s ({bisect / checked:.0f}x less)"
         )
+
+
+def _progress(text: str) -> None:
+    """Say what takes its time; on standard error, so that standard output holds the table alone."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _child(scratch: str, task: str, context: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ The chat templates are plain ones in each model's style. `tiny` is the shipped c
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 from importlib.util import find_spec
@@ -211,3 +212,20 @@ def _write(folder: Path, spec: dict[str, Any], config: dict[str, Any]) -> Path:
     (folder / "tokenizer.json").write_text(json.dumps(spec, ensure_ascii=False), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
+
+
+def main() -> None:
+    """Write the vocabularies that are asked for, and print where each lies."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.vocabularies", description=__doc__)
+    parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write them into")
+    options = parser.parse_args()
+    for name in options.names:
+        try:
+            print(tokenizer_folder(name, options.out))
+        except ModuleNotFoundError as error:
+            parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

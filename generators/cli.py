@@ -244,13 +244,21 @@ def _verify(arguments: Sequence[str], out: Console, err: Console) -> int:
     tokenizers = [word.removeprefix("tokenizer=") for word in arguments if word.startswith("tokenizer=")]
     if len(paths) != 1 or len(tokenizers) > 1:
         raise ConfigError("Verify takes one file: python -m generators verify FILE [tokenizer=PATH].")
+    count = 0
     with _progress(err, "verify") as report:
+
+        def looked_at(done: int, total: int) -> None:
+            nonlocal count
+            count = done
+            report(done, total)
+
         problems = verify(
             Path(paths[0]),
             tokenizer_path=tokenizers[0] if tokenizers else None,
-            progress=report,
+            progress=looked_at,
         )
     for problem in problems:
         out.print(problem, markup=False, style="red")
-    out.print(f"{paths[0]}: {f'{len(problems)} problems' if problems else 'all right'}", markup=False)
+    found = f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "all right"
+    out.print(f"{paths[0]}: {count} record{'s' * (count != 1)} looked at, {found}", markup=False)
     return 1 if problems else 0

@@ -79,12 +79,17 @@ def suits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def called(hint: Any) -> str:
-    """The kind of value that a signature's annotation stands for, in words."""
+def called(hint: Any, name: str = "") -> str:
+    """The kind of value that a signature's annotation stands for, in words.
+
+    Args:
+        name: of the parameter; a list, which here is one of files, then comes with an example.
+    """
     if get_origin(hint) in {Union, UnionType}:
-        return " or ".join(called(each) for each in get_args(hint))
+        return " or ".join(called(each, name) for each in get_args(hint))
     if get_origin(hint) is Sequence:
-        return f"a list [...] each item of which is {called(get_args(hint)[0])}"
+        example = f", such as {name}=[a.txt,b.txt]" if name else ""
+        return f"a list [...] each item of which is {called(get_args(hint)[0])}{example}"
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     return names.get(hint, "null")
 

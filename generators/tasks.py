@@ -84,7 +84,7 @@ def resolve(task: str, params: Mapping[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(TASKS[task].builder)
     for name, value in params.items():
         if not suits(value, hints[name]):
-            raise ConfigError(f"{name}={value!r} must be {called(hints[name])}.")
+            raise ConfigError(f"{name}={value!r} must be {called(hints[name], name)}.")
         texts = value if isinstance(value, list | tuple) else [value]
         if name not in _MAY_BE_EMPTY and any(isinstance(text, str) and not text.strip() for text in texts):
             raise ConfigError(f"{name}= is empty: give it a value, or leave it out.")

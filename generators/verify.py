@@ -56,10 +56,12 @@ def verify(
     if path.is_dir():
         raise InputError(f"{path} is a folder: give a corpus's JSONL file or its manifest.")
     stem = path.name.removesuffix(".jsonl").removesuffix(".manifest.json")
-    manifest = _read_manifest(path.with_name(f"{stem}.manifest.json"))
-    records = path.with_name(f"{stem}.jsonl")
-    if not records.is_file():
-        raise InputError(f"There is no corpus {records}.")
+    records, described = path.with_name(f"{stem}.jsonl"), path.with_name(f"{stem}.manifest.json")
+    for file in (path, records, described):
+        if not file.exists():
+            beside = "" if file == path else f" beside {path.name}"
+            raise InputError(f"There is no file {file}{beside}: a corpus is a JSONL file and its manifest.")
+    manifest = _read_manifest(described)
     tokenizer = _load_tokenizer(path.parent, manifest, tokenizer_path)
     problems: list[str] = []
     digest = hashlib.sha256()

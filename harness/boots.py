@@ -19,7 +19,7 @@ from harness.measure.ladder import budgets, runs
 from harness.measure.outcomes import failure, now, rung, spoil, success
 from harness.measure.profile import profile
 from harness.measure.protocol import TimedRun, timed_run, warm_up
-from harness.models.architecture import architecture_at, vocabulary_at
+from harness.models.architecture import described
 from harness.points import Point
 from harness.records import InputInfo, Outcome, Record, ServerInfo, write_record
 from harness.schedlog import Event
@@ -115,8 +115,7 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     audits: Audits = {}
     try:
         with server:
-            server.info.architecture = architecture_at(boot.spec.model_path)
-            server.client.vocabulary = vocabulary_at(boot.spec.model_path)
+            server.info.architecture, server.client.vocabulary = described(boot.spec.model_path)
             if server.info.versions:  # of what was measured, not of what measured it
                 environment |= {
                     "versions": server.info.versions, "harness_versions": environment["versions"]

@@ -27,6 +27,7 @@ from harness.host.commands import output_of
 from harness.host.detect import profile_for, without_gpus
 from harness.host.environment import container_kind, memory_limit_mib
 from harness.models.checkpoint import Checkpoint, open_checkpoint, preflight
+from harness.printable import printable
 from harness.server.lifecycle import BOOT_MARK
 from harness.server.processes import free_port, left_behind
 
@@ -64,7 +65,8 @@ def check_driver() -> list[Finding]:
     try:
         profile = profile_for([g.name for g in gpus])
     except HarnessError as error:
-        return [Finding("driver", "warn", text, str(error))]
+        advice = f"hardware=auto finds no profile, so every command has to name one: {error}"
+        return [Finding("driver", "warn", text, advice)]
     return [Finding("driver", "ok", f"{text} (hardware={profile})")]
 
 
@@ -89,7 +91,10 @@ def check_gpu_tenants() -> list[Finding]:
             found.append(Finding("gpu tenants", "fail", f"{where} is used by processes {pids}", advice))
         elif g.memory_used_mib > _IDLE_GPU_MIB:
             text = f"{where} holds {g.memory_used_mib} MiB although no process shows"
-            advice = "a process in another container or a dead one holds it; ask who uses the node"
+            advice = (
+                "a large KV pool may not fit, and step times are not an idle GPU's: another container or "
+                "a dead process holds it, ask who uses the node"
+            )
             found.append(Finding("gpu tenants", "warn", text, advice))
         else:
             free = g.memory_total_mib - g.memory_used_mib
@@ -106,7 +111,8 @@ def check_memory() -> list[Finding]:
         available = min(available, limit)
     text = f"{available / 1024:.1f} GiB of host memory available"
     if available < _MIN_MEMORY_GIB * 1024:
-        return [Finding("memory", "warn", text, "a server may be killed while it loads: free memory")]
+        advice = "a server may be killed while it loads: free memory, or end what uses it"
+        return [Finding("memory", "warn", text, advice)]
     return [Finding("memory", "ok", text)]
 
 
@@ -122,18 +128,26 @@ def check_disk(results: Path) -> list[Finding]:
     if free_gib < 1:
         return [Finding("disk", "fail", text, "free space or set results= to another disk")]
     level: Level = "ok" if free_gib >= _MIN_FREE_GIB else "warn"
-    return [Finding("disk", level, text, "" if level == "ok" else "traces of a whole study need more")]
+    advice = (
+        f"a study with traces writes up to {_MIN_FREE_GIB} GiB, and a full disk ends it: free space, or set "
+        "results= to another disk"
+    )
+    return [Finding("disk", level, text, "" if level == "ok" else advice)]
 
 
 def check_shared_memory() -> list[Finding]:
     """/dev/shm, through which the server's processes and NCCL talk."""
     shm = Path("/dev/shm")
     if not shm.is_dir():
-        return [Finding("/dev/shm", "warn", "there is none", "tensor parallelism needs it")]
+        advice = "servers with tp above 1 fail without it: mount a tmpfs there; tp=1 needs nothing"
+        return [Finding("/dev/shm", "warn", "there is none", advice)]
     free_mib = shutil.disk_usage(shm).free >> 20
     text = f"{free_mib} MiB free in /dev/shm"
     if free_mib < _MIN_SHM_MIB:
-        return [Finding("/dev/shm", "warn", text, "start the container with --shm-size 32g or --ipc host")]
+        advice = (
+            "servers with tp above 1 may fail to start: run this container with --shm-size 32g or --ipc host"
+        )
+        return [Finding("/dev/shm", "warn", text, advice)]
     return [Finding("/dev/shm", "ok", text)]
 
 
@@ -147,7 +161,8 @@ def check_ports() -> list[Finding]:
     if left:
         pids = " ".join(str(process.pid) for process in left)
         text = f"processes {pids} are left from servers of an earlier run"
-        found.append(Finding("servers", "warn", text, f"kill -9 {pids}"))
+        advice = f"they hold memory and slow what is measured: end them, kill -9 {pids}"
+        found.append(Finding("servers", "warn", text, advice))
     else:
         found.append(Finding("servers", "ok", "none left from an earlier run"))
     return found
@@ -164,7 +179,10 @@ def check_containers(kind: str = "local") -> list[Finding]:
         advice = f"server={kind} starts servers by {needed}: install it, or use server=local"
         return [Finding("containers", "fail", f"{text}; no {needed}", advice)]
     if "docker" in found and output_of(["docker", "version", "--format", "{{.Server.Version}}"], 20) is None:
-        advice = "only server=docker needs it: start the daemon, or let this user reach it (group docker)"
+        advice = (
+            "server=docker cannot run, the other kinds can: start the daemon, or let this user reach it "
+            "(group docker)"
+        )
         level: Level = "fail" if kind == "docker" else "warn"
         return [Finding("containers", level, f"{text}; the Docker daemon does not answer", advice)]
     return [Finding("containers", "ok", text)]
@@ -224,13 +242,19 @@ def _tokenizer(checkpoint: Checkpoint) -> Finding:
         if checkpoint.tokenizer_problem:
             return Finding("tokenizer", "fail", checkpoint.tokenizer_problem)
         if find_template(checkpoint.path, read_config(checkpoint.path)) is None:
-            advice = "right for a base model; for another, fetch tokenizer_config.json or chat_template.jinja"
+            advice = (
+                "right for a base model; a chat model is measured off its format and ends early: fetch "
+                "tokenizer_config.json or chat_template.jinja"
+            )
             text = f"{checkpoint.path} has no chat template: prompts are sent as plain text"
             return Finding("tokenizer", "warn", text, advice)
         return Finding("tokenizer", "ok", f"tokenizer.json in {checkpoint.path}")
     if files:
         return Finding(
-            "tokenizer", "warn", f"only {files[0]}", "convert it to a fast tokenizer (tokenizer.json)"
+            "tokenizer",
+            "warn",
+            f"only {files[0]}",
+            "no prompt can be built for it: convert it to a fast tokenizer (tokenizer.json)",
         )
     return Finding(
         "tokenizer", "fail", f"none in {checkpoint.path}", "download the checkpoint's tokenizer files"
@@ -294,5 +318,5 @@ def _report(options: argparse.Namespace) -> int:
         line = f"{finding.check:<{width}}  {finding.text}" + (
             f" -> {finding.advice}" if finding.advice else ""
         )
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     return 1 if any(finding.level == "fail" for finding in findings) else 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -64,6 +65,10 @@ def _was_stopped(error: BaseException | None) -> bool:
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
+# What Hydra lists as choices and nobody chooses: the schemas, and a group that only the generators have.
+_NO_CHOICE = re.compile(r", \w+_schema\b|\b\w+_schema, |^tokenizer: .*\n", re.MULTILINE)
+
+
 def _printed() -> int:
     """What Hydra prints about the configuration, in one piece: its own writing ends in tracebacks."""
     text = io.StringIO()
@@ -71,7 +76,7 @@ def _printed() -> int:
         with contextlib.redirect_stdout(text):
             _job()
     finally:
-        sys.stdout.write(text.getvalue())
+        sys.stdout.write(_NO_CHOICE.sub("", text.getvalue()))
     return 0
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.printable import printable
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -147,7 +148,7 @@ def os_error_text(error: OSError) -> str:
 
 def _say(text: str, status: int) -> int:
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
     return status
 
 

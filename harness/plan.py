@@ -28,7 +28,7 @@ def _show(options: argparse.Namespace) -> int:
     # Slow imports come after `--help`, and Ctrl-C is caught from here on.
     from harness.sweep.listing import lines  # noqa: PLC0415
     from harness.sweep.multirun import normalised, plan_of  # noqa: PLC0415
-    from harness.sweep.plan import to_json  # noqa: PLC0415
+    from harness.sweep.planfile import to_json  # noqa: PLC0415
 
     plan = plan_of(normalised(options.overrides))
     if options.json is not None:

@@ -82,23 +82,24 @@ class Architecture:
         return self.mtp_attention_layers / total if total else 0.0
 
 
-def architecture_at(model_path: str) -> dict[str, Any]:
-    """The architecture of a checkpoint directory as plain values; empty where none can be read there."""
-    try:
-        config = orjson.loads((Path(model_path) / "config.json").read_bytes())
-        return asdict(read_architecture(config))
-    except (OSError, orjson.JSONDecodeError, ConfigError):
-        return {}
+def described(model_path: str) -> tuple[dict[str, Any], int | None]:
+    """What the config.json of a checkpoint directory says, for records and for checking replies.
 
-
-def vocabulary_at(model_path: str) -> int | None:
-    """How many tokens the model of a checkpoint directory has; None where that cannot be read there."""
+    Returns:
+        The architecture as plain values, empty where none can be read there; and how many tokens the model
+        has, None where it does not say.
+    """
     try:
         config = orjson.loads((Path(model_path) / "config.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return None
-    size = text_config(config).get("vocab_size") if isinstance(config, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
+        return {}, None
+    if not isinstance(config, dict):
+        return {}, None
+    try:
+        architecture = asdict(read_architecture(config))
+    except ConfigError:
+        architecture = {}
+    return architecture, _count(text_config(config), "vocab_size") or None
 
 
 def text_key(config: Mapping[str, Any]) -> str | None:

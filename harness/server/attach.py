@@ -16,7 +16,7 @@ from harness.records import Outcome, Pool, ServerInfo
 from harness.server import logfile
 from harness.server.arguments import API_KEY, without_secrets
 from harness.server.client import Client
-from harness.server.lifecycle import Listener, Server
+from harness.server.lifecycle import Server
 from harness.server.provenance import only_sglang
 from harness.server.replies import brief
 from harness.server.reported import MEASURED, differing, of_point
@@ -38,7 +38,7 @@ class RunningServer:
     spec: ServerSpec
     url: str
     log_path: Path | None = None
-    listener: Listener | None = None
+    listener: logfile.Listener | None = None
     info: ServerInfo = field(default_factory=ServerInfo)
     client: Client = field(init=False)
     _follower: schedlog.LogFollower = field(default_factory=schedlog.LogFollower)
@@ -100,11 +100,7 @@ class RunningServer:
         """New log events since the last call."""
         chunk = self.log_since(self._offset)
         self._offset += len(chunk)
-        events = self._follower.feed(chunk)
-        if self.listener is not None:
-            for event in events:
-                self.listener(event)
-        return events
+        return logfile.events_of(chunk, self._follower, self.listener)
 
     def log_size(self) -> int:
         """Bytes of log written so far."""

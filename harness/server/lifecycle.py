@@ -7,7 +7,6 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +30,6 @@ from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
 
 BOOT_MARK = "WMTP_BOOT_ID"
-LogEvent = schedlog.Event
-Listener = Callable[[LogEvent], None]
 
 _POLL_S = 0.2
 # How long a server that ends may take to do so by itself, and how long one line of its log can be.
@@ -56,7 +53,7 @@ class Server:
 
     spec: ServerSpec
     log_path: Path
-    listener: Listener | None = None
+    listener: logfile.Listener | None = None
     startup_timeout_s: float = 3600.0
     stop_timeout_s: float = 60.0
     port: int | None = None
@@ -178,7 +175,7 @@ class Server:
 
     # -- state ----------------------------------------------------------------------------------------
 
-    def read_log(self) -> list[LogEvent]:
+    def read_log(self) -> list[schedlog.Event]:
         """New log events since the last call; each also goes to the listener.
 
         Raises:
@@ -204,11 +201,7 @@ class Server:
             and ENDING.search(self.log_since(self._offset - len(chunk) - before))
         ):
             self._ending_since = time.monotonic()
-        events = self._follower.feed(chunk)
-        if self.listener is not None:
-            for event in events:
-                self.listener(event)
-        return events
+        return logfile.events_of(chunk, self._follower, self.listener)
 
     def log_size(self) -> int:
         """Bytes of log written so far: a mark for `log_since`."""

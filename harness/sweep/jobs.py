@@ -16,7 +16,8 @@ from harness.printable import printable
 from harness.study import measure, outcome_of, recover
 from harness.sweep import multirun
 from harness.sweep.cells import open_single
-from harness.sweep.plan import Plan, from_json
+from harness.sweep.plan import Plan
+from harness.sweep.planfile import from_json
 from harness.sweep.runner import run_boots
 
 console = Console(stderr=True)

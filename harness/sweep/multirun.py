@@ -28,7 +28,8 @@ from harness.errors import ConfigError
 from harness.server.arguments import check_server
 from harness.sweep.cells import expand, on_this_machine
 from harness.sweep.overrides import check_overrides, emit
-from harness.sweep.plan import Plan, make_plan, to_json
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.planfile import to_json
 
 MOST_CONFIGURATIONS = 1000
 _MULTIRUN_FLAGS = ("-m", "--multirun")

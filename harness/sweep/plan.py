@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from harness.compose import Cell
 from harness.config import ServerConfig
@@ -20,13 +17,10 @@ from harness.errors import ConfigError
 from harness.measure.ladder import prefill_tokens, runs
 from harness.points import Point
 from harness.records import Outcome, Record, read_all
-from harness.server.containers import Container
 from harness.server.spec import ServerSpec
 from harness.sweep import store
 from harness.sweep.cost import History
 from harness.sweep.grouping import Group, Wanted, group, merge, refusal
-
-PLAN_VERSION = 3
 
 
 class State(StrEnum):
@@ -241,78 +235,3 @@ def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) 
 
 def _ended(record: Record) -> str:
     return record.outcome if record.outcome is Outcome.OK else f"{record.outcome}: {record.reason}"
-
-
-# -- files ----------------------------------------------------------------------------------------------
-
-
-def to_json(plan: Plan) -> bytes:
-    """The plan for the jobs of a multirun."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Point):
-            return value.model_dump(mode="json")
-        raise TypeError(type(value).__name__)
-
-    body = {"version": PLAN_VERSION, **{name: getattr(plan, name) for name in _PLAN_FIELDS}}
-    return orjson.dumps(body, default=plain, option=orjson.OPT_INDENT_2)
-
-
-_PLAN_FIELDS = ("results", "retry", "hardware", "boots", "experiments", "created_at")
-
-
-def from_json(text: bytes) -> Plan:
-    """Read a plan back.
-
-    Raises:
-        ConfigError: it is not a plan of this version.
-    """
-    try:
-        values = orjson.loads(text)
-        if values["version"] != PLAN_VERSION:
-            raise ConfigError(f"the plan has version {values['version']}, this program reads {PLAN_VERSION}")
-        boots = tuple(_boot_from(boot) for boot in values["boots"])
-        return Plan(
-            values["results"],
-            values["retry"],
-            values["hardware"],
-            boots,
-            tuple(values["experiments"]),
-            values["created_at"],
-        )
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"this is no plan file ({error}): make it anew") from error
-
-
-def _boot_from(values: dict[str, Any]) -> PlannedBoot:
-    spec = dict(values["spec"])
-    spec["model_names"] = tuple(spec["model_names"])
-    spec["extra_arguments"] = tuple(spec["extra_arguments"])
-    spec["probe_windows"] = tuple(map(tuple, spec["probe_windows"]))
-    if spec["container"] is not None:
-        box = spec["container"]
-        spec["container"] = Container(
-            **{**box, "mounts": tuple(box["mounts"]), "arguments": tuple(box["arguments"])}
-        )
-    points = tuple(
-        PlannedPoint(
-            Point.model_validate(p["point"]),
-            State(p["state"]),
-            tuple(p["experiments"]),
-            p["reason"],
-            Outcome(p["refused_as"]) if p["refused_as"] else None,
-            p["before"],
-        )
-        for p in values["points"]
-    )
-    return PlannedBoot(
-        values["boot_id"],
-        ServerSpec(**spec),
-        ServerConfig(**values["server"]),
-        values["tokenizer"],
-        points,
-        values["startup_s"],
-        values["run_s"],
-        values["estimate_measured"],
-        values["whole_s"],
-    )

@@ -17,7 +17,10 @@ DRAFT_HEAD = "the draft head's digest"
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
-    """The settings of a cell's server by name; of a server that runs already, nothing but that it did."""
+    """The settings of a cell's server by name; of a server that runs already, nothing but that it did.
+
+    None of them can hold a secret: `harness.server.arguments` refuses those before.
+    """
     config = cell.config
     model, hardware, server = config.model, config.hardware, config.server
     if server.kind == "url":
@@ -28,6 +31,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
         "model.server_arguments": list(model.server_arguments),
         "model.yarn_factor": model.yarn_factor,
         "server.kind": server.kind,
+        "server.python": server.python,
         "server.extra_arguments": list(server.extra_arguments),
         "server.chunked_prefill_tokens": server.chunked_prefill_tokens,
         "server.max_total_tokens": server.max_total_tokens,
@@ -40,6 +44,8 @@ def of_cell(cell: Cell) -> dict[str, Any]:
         settings["hardware.mem_fraction_static_batch"] = hardware.mem_fraction_static_batch
     if server.kind in KINDS:
         settings["server.image"] = server.image
+        settings["server.mounts"] = list(server.mounts)
+        settings["server.container_arguments"] = list(server.container_arguments)
     # The checkpoint's fingerprint samples its files: another training of a small head would pass.
     if config.arm in SPECULATIVE_ARMS and cell.checkpoint is not None and cell.checkpoint.draft_head:
         settings[DRAFT_HEAD] = cell.checkpoint.draft_head

@@ -21,7 +21,8 @@ from harness.commandline import os_error_text, place
 from harness.errors import HarnessError
 from harness.printable import printable
 from harness.sweep.execute import record_missing, run_planned
-from harness.sweep.plan import Plan, PlannedBoot, from_json
+from harness.sweep.plan import Plan, PlannedBoot
+from harness.sweep.planfile import from_json
 from harness.view.progress import ProgressView
 
 STOPPED = 143

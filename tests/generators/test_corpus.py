@@ -168,8 +168,17 @@ def test_verify_finds_missing_records_and_foreign_tokenizers(corpus, tmp_path):
     (other / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="give the right one"):
         verify(path, tokenizer_path=str(other))
-    with pytest.raises(InputError, match=r"no corpus|cannot be read"):
-        verify(tmp_path / "nothing.jsonl")
+
+
+@pytest.mark.parametrize("given", [".jsonl", ".manifest.json"])
+@pytest.mark.parametrize("lacking", [".jsonl", ".manifest.json"])
+def test_verify_names_the_file_that_is_missing(tmp_path, given, lacking):
+    with pytest.raises(InputError, match=f"no file {tmp_path}/nothing{given}: "):
+        verify(tmp_path / f"nothing{given}")
+    (other,) = {".jsonl", ".manifest.json"} - {lacking}
+    (tmp_path / f"half{other}").write_text("{}")
+    with pytest.raises(InputError, match=f"no file {tmp_path}/half{lacking}"):
+        verify(tmp_path / f"half{given}")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +381,7 @@ def test_command_line_builds_and_verifies(tmp_path, capsys):
     assert manifest["params"]["keys"] == 3
     assert manifest["count"] == 2
     assert cli.main(["verify", written]) == 0
-    assert "all right" in capsys.readouterr().out
+    assert ": 2 records looked at, all right\n" in capsys.readouterr().out
     data = bytearray(next(folder.glob("*.jsonl")).read_bytes())
     data[data.index(b"Secret")] = ord("Z")
     next(folder.glob("*.jsonl")).write_bytes(bytes(data))

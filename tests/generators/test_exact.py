@@ -129,7 +129,7 @@ def test_depth_percent_places_the_needle(small):
         ("babilong_qa2", {"data": "x", "facts": 3}, "leave facts out"),
         ("babilong_qa2", {"data": 5}, "data=5 must be text or null"),
         ("babilong_qa2", {"files": "book.txt"}, "files='book.txt' must be a list"),
-        ("babilong_qa2", {"files": [3]}, "each item of which is text"),
+        ("babilong_qa2", {"files": [3]}, r"each item of which is text, such as files=\[a.txt,b.txt\]"),
         ("vt", {"hops": "abc"}, "hops='abc' must be a whole number"),
         ("vt", {"hops": 1.5}, "hops=1.5 must be a whole number"),
         ("vt", {"hops": None}, "hops=None must be a whole number"),

@@ -13,7 +13,7 @@ import pytest
 from harness.compose import load
 from harness.errors import ConfigError
 from harness.models import draft_head
-from harness.models.architecture import mtp_tensors, read_architecture
+from harness.models.architecture import described, mtp_tensors, read_architecture
 from harness.models.checkpoint import open_checkpoint, preflight
 from harness.models.weights import safetensors_header
 from harness.models.yarn import yarn_config
@@ -126,6 +126,27 @@ def test_context_with_and_without_yarn(tmp_path):
     assert problems(folder, context_length=1_048_576, yarn_factor=4.0) == []
     assert problems(folder, context_length=1_048_577, yarn_factor=4.0) == ["context_too_long"]
     assert problems(folder, context_length=1_048_576, native_context_tokens=1_048_576) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "tokens"),
+    [
+        (None, None, None),
+        ("[]", None, None),
+        ("{", None, None),
+        ('{"vocab_size": 7}', None, 7),
+        (
+            '{"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": true}',
+            3,
+            None,
+        ),
+    ],
+)
+def test_what_config_json_does_not_say_of_a_boot_is_left_out(tmp_path, text, layers, tokens):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    architecture, vocabulary = described(str(tmp_path))
+    assert (architecture.get("layers"), vocabulary) == (layers, tokens)
 
 
 def test_architecture_of_the_families():

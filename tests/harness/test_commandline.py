@@ -48,6 +48,14 @@ def test_an_end_is_a_sentence(error, status, words):
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
+def test_control_characters_of_an_error_are_shown_not_obeyed(capsys):
+    def command():
+        raise ConfigError("no model \x1b[31mred\rname")
+
+    assert guarded(command) == 2
+    assert capsys.readouterr().err == "error: no model \\x1b[31mred\\rname\n"
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_a_full_disk_at_the_last_flush_is_a_sentence():
     code = "from harness.commandline import guarded; raise SystemExit(guarded(lambda: print('x') or 0))"
@@ -204,7 +212,12 @@ def test_chaos_keeps_its_hands_off_records_of_others(tmp_path, capsys):
 
 
 def test_help_of_the_harness_names_it_and_survives_a_closed_pipe():
-    assert "python -m harness [OVERRIDE" in run("harness", "--help").stdout
+    said = run("harness", "--help").stdout
+    assert "python -m harness [OVERRIDE" in said
+    assert (
+        "\nmodel: custom, nemotron3_super_120b" in said and "\nserver: docker, enroot, local, url\n" in said
+    )
+    assert "_schema" not in said and "\ntokenizer:" not in said, "what nobody chooses is no choice"
     head = f"{sys.executable} -m harness --help | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", head], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr

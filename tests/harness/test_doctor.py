@@ -92,6 +92,38 @@ def test_left_over_servers_are_named(monkeypatch):
     assert "4711" in finding.advice
 
 
+def test_each_warning_says_what_it_costs_and_what_to_do(monkeypatch, tmp_path):
+    gib = 2**30
+    (tmp_path / "tokenizer.model").write_text("")
+    monkeypatch.setattr(doctor.gpu, "visible_gpus", lambda: [Gpu(0, "Tesla T4", "u", 15_000, 9_000, ())])
+    monkeypatch.setattr(doctor.gpu, "driver_version", lambda: "590.1")
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(available=gib, total=gib))
+    monkeypatch.setattr(doctor, "left_behind", lambda mark: [SimpleNamespace(pid=4711)])
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=gib // 2))
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/docker" if name == "docker" else None)
+    monkeypatch.setattr(doctor, "output_of", lambda *_: None)
+    shared_memory = doctor.check_shared_memory()
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * gib))
+    found = [
+        *doctor.check_driver(), *doctor.check_gpu_tenants(), *doctor.check_memory(), *shared_memory,
+        *doctor.check_disk(tmp_path), *doctor.check_ports(), *doctor.check_containers(),
+        doctor._tokenizer(SimpleNamespace(path=tmp_path)),
+    ]  # fmt: skip
+    advice = {finding.check: finding.advice for finding in found if finding.level == "warn"}
+    told = {
+        "driver": ("has to name one", "Tesla T4"),
+        "gpu tenants": ("step times are not", "ask who uses"),
+        "memory": ("may be killed", "free memory"),
+        "/dev/shm": ("fail to start", "--shm-size"),
+        "disk": ("a full disk ends it", "free space"),
+        "servers": ("slow what is measured", "kill -9 4711"),
+        "containers": ("cannot run", "start the daemon"),
+        "tokenizer": ("no prompt can be built", "convert it"),
+    }
+    assert set(advice) == set(told)
+    assert [name for name, words in told.items() if not all(word in advice[name] for word in words)] == []
+
+
 def test_a_broken_check_is_a_line(monkeypatch, tmp_path):
     def broken():
         raise OSError("no such device")

@@ -19,7 +19,8 @@ from harness.sweep.cost import CPU_ASSUMPTION, History
 from harness.sweep.execute import failure_record
 from harness.sweep.experiment import parse
 from harness.sweep.listing import lines
-from harness.sweep.plan import State, from_json, make_plan, to_json
+from harness.sweep.plan import State, make_plan
+from harness.sweep.planfile import from_json, to_json
 
 EXPERIMENTS = sorted(p.stem for p in (Path(conf.__file__).parent / "experiment").glob("*.yaml"))
 

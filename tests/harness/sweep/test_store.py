@@ -13,7 +13,7 @@ from harness.points import make_point
 from harness.records import Outcome, points_dir, read_record, write_record
 from harness.server.spec import ServerSpec
 from harness.study import outcome_of
-from harness.sweep import execute, multirun, store
+from harness.sweep import execute, multirun, store, unkeyed
 from harness.sweep.cells import expand
 from harness.sweep.execute import failure_record, record_missing, recorded_since, run_planned
 from harness.sweep.locks import Owner, PointLocks
@@ -226,6 +226,7 @@ def test_a_nested_result_set_is_left_alone_and_named(tmp_path):
         ),
         ("hardware.target_backend=torch_native", "hardware.target_backend was torch_native, is intel_amx"),
         ("model.yarn_factor=2", "model.yarn_factor was 2.0, is unset"),
+        ("server.python=/other/python", "server.python was /other/python, is unset"),
     ],
 )
 def test_a_record_of_other_settings_is_told_and_never_taken_for_this_runs(tmp_path, was, phrase):
@@ -241,6 +242,22 @@ def test_a_record_of_other_settings_is_told_and_never_taken_for_this_runs(tmp_pa
     assert outcome.records == [] and phrase in outcome.missing[0] and not outcome.complete
     (again,) = make_plan(expand(load(["hardware=cpu", "hardware.threads=2"])), tmp_path, "all").points
     assert again.state is State.TO_RUN
+
+
+@pytest.mark.parametrize(
+    ("was", "phrase"),
+    [
+        ("server.mounts=[/data:/data]", "server.mounts was /data:/data, is none"),
+        (
+            "server.container_arguments=[--cpus,'4']",
+            "server.container_arguments was --cpus 4, is none",
+        ),
+    ],
+)
+def test_a_container_is_told_by_its_arguments_and_mounts(was, phrase):
+    words = ["hardware=cpu", "server=docker", "server.image=i"]
+    then, now = (unkeyed.of_cell(cell) for more in ([was], []) for cell in expand(load([*words, *more])))
+    assert unkeyed.changes(then, now) == phrase
 
 
 def test_records_from_before_settings_were_kept_stand(tmp_path):
