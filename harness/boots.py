@@ -257,5 +257,8 @@ def _add_probe(record: Record, run: TimedRun, directory: Path) -> None:
 
 def _store(record: Record, raw_log: bytes, context: BootContext) -> None:
     if not context.objection(record.key):
-        write_record(context.results, record, raw_log)
+        where = write_record(context.results, record, raw_log)
+        if where.name != record.key:
+            text = f"{record.reason}; its earlier record stands, this one is {where}"
+            record = record.model_copy(update={"reason": text})
         context.view.point_done(record)

@@ -23,6 +23,7 @@ from typing import Any, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness import setaside
 from harness.errors import RecordError
 from harness.points import Point
 from harness.regular import read_regular
@@ -200,7 +201,15 @@ def points_dir(results: Path) -> Path:
 
 
 def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path:
-    """Store a record atomically; an older one of the same key is replaced. Returns its directory."""
+    """Store a record atomically. Returns its directory.
+
+    Of an older one of the same key, a failure is replaced. A measurement gives way to another measurement
+    only, and is set aside then (`harness.setaside`), as is what cannot be read; a failure that came after a
+    measurement is set aside itself.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
     parent = points_dir(results)
     final = parent / record.key
     scratch = parent / f".{record.key}.{secrets.token_hex(4)}.tmp"
@@ -212,19 +221,49 @@ def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path
         body = orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         _write_synced(scratch / RECORD_FILE, body)
         _write_synced(scratch / LOG_FILE, gzip.compress(server_log, mtime=0))
-        if final.exists():
+        if not os.path.lexists(final):
+            scratch.rename(final)
+        elif record.outcome is not Outcome.OK and is_measurement(final):
+            return setaside.put(scratch, results, record.key)
+        else:
             old = parent / f".{record.key}.{secrets.token_hex(4)}.old"
             final.rename(old)
             scratch.rename(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            scratch.rename(final)
+            retire(old, results, record.key)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise RecordError(
             f"cannot write the record to {final}: {error.strerror}; free space or fix the path"
         ) from error
     return final
+
+
+def is_measurement(directory: Path) -> bool:
+    """Whether a folder holds the readable record of a run that ended as it should, under its own key."""
+    try:
+        return read_record(directory).outcome is Outcome.OK
+    except RecordError:
+        return False
+
+
+def retire(old: Path, results: Path, key: str) -> Path | None:
+    """Remove a folder that another record took the place of, if it holds a failure; else set it aside.
+
+    Returns:
+        where it is now, None where it was removed.
+    """
+    files = {path.name for path in old.iterdir()} if old.is_dir() and not old.is_symlink() else {"a link"}
+    if not files or (files <= {RECORD_FILE, LOG_FILE} and _is_failure(old)):
+        shutil.rmtree(old, ignore_errors=True)
+        return None
+    return setaside.put(old, results, key)
+
+
+def _is_failure(directory: Path) -> bool:
+    try:
+        return read_anywhere(directory).outcome is not Outcome.OK
+    except RecordError:
+        return False
 
 
 def check_room(results: Path) -> None:
@@ -273,6 +312,22 @@ def read_record(directory: Path) -> Record:
         RecordError: the file is missing, damaged, of another schema, was changed after it was written, or
             its key does not fit its point or its directory.
     """
+    record = read_anywhere(directory)
+    # A copy under another name would count twice, and a key is a path of reports.
+    if directory.name != record.key:
+        raise RecordError(
+            f"{directory / RECORD_FILE} is the record {record.key!r}: give its folder that name, or remove "
+            "the copy"
+        )
+    return record
+
+
+def read_anywhere(directory: Path) -> Record:
+    """Read a record directory of any name: one that was set aside.
+
+    Raises:
+        RecordError: as `read_record`, but for the name.
+    """
     path = directory / RECORD_FILE
     try:
         raw = orjson.loads(read_regular(path))
@@ -305,11 +360,6 @@ def read_record(directory: Path) -> Record:
     if record.source == "measured" and record.point.key != record.key:
         raise RecordError(
             f"{path} says key {record.key} but its point hashes to {record.point.key}: it was edited"
-        )
-    # A copy under another name would count twice, and a key is a path of reports.
-    if directory.name != record.key:
-        raise RecordError(
-            f"{path} is the record {record.key!r}: give its folder that name, or remove the copy"
         )
     return record
 

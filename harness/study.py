@@ -47,7 +47,7 @@ class StudyOutcome:
         for line in summary_lines(self.records):
             show(line)
         for text in self.missing:
-            show(f"no record: {text}")
+            show(f"no new record: {text}")
         show(f"records: {points_dir(self.results)}")
 
 
@@ -61,6 +61,11 @@ def outcome_of(plan: Plan) -> StudyOutcome:
             outcome.missing.append(f"{planned.point.label}: {other}")
         elif record is not None:
             outcome.records.append(record)
+            if again := store.failed_attempt(planned.point, outcome.results, planned.before):
+                outcome.missing.append(
+                    f"{planned.point.label}: measured again it ended as {again.outcome} ({again.reason}); "
+                    "the record from before stands"
+                )
         elif planned.state is State.CANNOT_RUN:
             outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")
         elif locks.holder(planned.point.key) is not None:

@@ -229,7 +229,8 @@ def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) 
     if refused is not None:
         return PlannedPoint(point, State.REFUSED, experiments, refused.reason, refused.outcome, mark)
     before = store.stored(point, results)
-    reason = f"before: {_ended(before)}" if before else ""
+    damaged = "" if before else store.unreadable(point, results)
+    reason = f"before: {_ended(before)}" if before else f"will be set aside: {damaged}" if damaged else ""
     return PlannedPoint(point, State.TO_RUN, experiments, reason, before=mark)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -11,9 +13,19 @@ from typing import Any
 
 import orjson
 
+from harness import setaside
 from harness.errors import ConfigError, RecordError
 from harness.points import Point
-from harness.records import RECORD_FILE, SCHEMA_VERSION, Outcome, Record, points_dir, read_record
+from harness.records import (
+    RECORD_FILE,
+    SCHEMA_VERSION,
+    Outcome,
+    Record,
+    points_dir,
+    read_anywhere,
+    read_record,
+    retire,
+)
 from harness.server.spec import ServerSpec
 from harness.sweep import unkeyed
 from harness.sweep.locks import PointLocks
@@ -57,12 +69,37 @@ def of_another_release(point: Point, results: Path) -> str:
     )
 
 
-def mark(point: Point, results: Path) -> str:
-    """What tells a point's record from any other of it, whatever the clock says; empty for none."""
+def unreadable(point: Point, results: Path) -> str:
+    """Why a point's record cannot be read; empty where it can, or where there is none."""
+    directory = points_dir(results) / point.key
     try:
-        return hashlib.sha256((points_dir(results) / point.key / RECORD_FILE).read_bytes()).hexdigest()[:16]
+        if os.path.lexists(directory):
+            read_record(directory)
+    except RecordError as error:
+        return str(error).split(": remove it")[0]
+    return ""
+
+
+def mark(point: Point, results: Path) -> str:
+    """What tells a point's state from any later one, whatever the clock says; empty where nothing is."""
+    try:
+        body = (points_dir(results) / point.key / RECORD_FILE).read_bytes()
     except OSError:
-        return ""
+        body = b""
+    digest = hashlib.sha256(body).hexdigest()[:16] if body else ""
+    aside = len(setaside.entries(results, point.key))
+    return f"{digest}+{aside}" if aside else digest
+
+
+def failed_attempt(point: Point, results: Path, before: str) -> Record | None:
+    """The failure that was set aside for a measurement since a mark was made; None for none."""
+    _, _, aside = before.partition("+")
+    for path in reversed(setaside.entries(results, point.key)[int(aside or 0) :]):
+        with contextlib.suppress(RecordError):
+            record = read_anywhere(path)
+            if record.outcome is not Outcome.OK:
+                return record
+    return None
 
 
 def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = None) -> Record | None:
@@ -72,7 +109,7 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
         retry: `none` keeps every record, `failed` measures failures again that can end otherwise, `all`
             measures everything again.
         spec: the server that would run it; with other memory settings than the stored failure had, an
-            out-of-memory point is measured again, and so is a probe of another operating window.
+            out-of-memory point is measured again.
 
     Raises:
         ConfigError: an unknown value of retry.
@@ -85,14 +122,12 @@ def finished(point: Point, results: Path, retry: str, spec: ServerSpec | None = 
         return None
     if record.outcome in MEMORY_OUTCOMES and spec is not None and _other_memory(record, spec):
         return None
-    if record.outcome is Outcome.OK and spec is not None and _other_window(record, spec):
-        return None
     return record
 
 
 def other_settings(record: Record, spec: ServerSpec) -> str:
     """Why a stored record is not what this server would measure, though its point is; empty where it is."""
-    differences = unkeyed.changes(record.server.settings, spec.settings)
+    differences = unkeyed.changes(record.server.settings, spec.settings) or _other_window(record, spec)
     return f"done with other settings: {differences}: retry=all measures it again" if differences else ""
 
 
@@ -112,12 +147,17 @@ def _other_memory(record: Record, spec: ServerSpec) -> bool:
     return any(_value(before, name) != _value(after, name) for name in names)
 
 
-def _other_window(record: Record, spec: ServerSpec) -> bool:
-    """Whether a probe looked at another operating window: a native point's key has none."""
+def _other_window(record: Record, spec: ServerSpec) -> str:
+    """Whether a probe looked at another operating window, in words: a native point's key has none."""
     probed: Any = record.extras.get(_PROBED.get(str(record.point.probe), ""))
     if not spec.probe_windows or not isinstance(probed, dict):
-        return False
-    return (probed.get("window_tokens"), probed.get("sink_tokens")) != spec.probe_windows[0]
+        return ""
+    (was, sink), (window, wanted_sink) = (
+        (probed.get("window_tokens"), probed.get("sink_tokens")), spec.probe_windows[0]
+    )  # fmt: skip
+    if (was, sink) == (window, wanted_sink):
+        return ""
+    return f"the probe's window was {was}+{sink}, is {window}+{wanted_sink}"
 
 
 def _value(command: Sequence[str], name: str) -> str | None:
@@ -127,8 +167,9 @@ def _value(command: Sequence[str], name: str) -> str | None:
 def recover(results: Path, locks: PointLocks) -> list[str]:
     """Put right what a killed run left in the store; returns a sentence for each thing done.
 
-    A record that was being replaced comes back; scratch directories and directories without a record go,
-    where their names are of this program's making. Anything else is somebody's and is only named.
+    A record that was being replaced comes back, or is set aside where its successor is in place. Scratch
+    directories and empty ones go, where their names are of this program's making. Anything else is
+    somebody's and is only named.
     Points that another harness works on are left alone.
     """
     parent = points_dir(results)
@@ -149,10 +190,16 @@ def recover(results: Path, locks: PointLocks) -> list[str]:
                 done.append(f"{path} is no record folder and is left alone: move it out of {parent}")
             continue
         key = scratch[1] if scratch is not None else path.name
+        if not hidden and any(path.iterdir()):
+            done.append(
+                f"{path} has no {RECORD_FILE} but other files: it is left alone, and set aside when the "
+                "point is measured"
+            )
+            continue
         if not locks.acquire(key):
             continue
         try:
-            done.append(_put_right(path, parent / key, hidden))
+            done.append(_put_right(path, results, parent / key, hidden))
         finally:
             locks.release(key)
     for key in locks.keys():  # noqa: SIM118  (no mapping)
@@ -161,11 +208,15 @@ def recover(results: Path, locks: PointLocks) -> list[str]:
     return [text for text in done if text]
 
 
-def _put_right(path: Path, final: Path, hidden: bool) -> str:
+def _put_right(path: Path, results: Path, final: Path, hidden: bool) -> str:
     if not path.exists():
         return ""  # another harness was faster
-    if path.name.endswith(".old") and not final.exists() and (path / RECORD_FILE).exists():
-        path.rename(final)
-        return f"{final.name}: the previous record is back; the run that was replacing it was killed"
+    if path.name.endswith(".old"):
+        if not os.path.lexists(final):
+            path.rename(final)
+            return f"{final.name}: the previous record is back; the run that was replacing it was killed"
+        kept = retire(path, results, final.name)
+        where = f"set aside in {kept}" if kept is not None else "removed, it was a failure"
+        return f"{final.name}: the record before the last one: {where}"
     shutil.rmtree(path, ignore_errors=True)
     return f"{final.name}: removed a half-written record" if hidden else f"{final.name}: removed, no record"

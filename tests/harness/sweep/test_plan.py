@@ -1,6 +1,7 @@
 """Experiments, the plan and its prices."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,7 @@ def test_states_follow_the_records(tmp_path):
         (Outcome.SERVER_DIED, State.TO_RUN),
         (Outcome.INTERRUPTED, State.TO_RUN),
     ]:
+        shutil.rmtree(tmp_path / "points", ignore_errors=True)
         write_record(tmp_path, failure_record(point, outcome, "for the test"))
         assert state() is default, outcome
         assert state("retry=none") is State.DONE

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from harness import boots
+from harness import boots, setaside
 from harness.compose import load
 from harness.errors import ConfigError, RecordError
 from harness.points import make_point
-from harness.records import Outcome, points_dir, read_record, write_record
+from harness.records import Outcome, points_dir, read_anywhere, read_log, read_record, write_record
 from harness.server.spec import ServerSpec
 from harness.study import outcome_of
 from harness.sweep import execute, multirun, store, unkeyed
@@ -103,20 +103,100 @@ def test_a_damaged_record_is_measured_again(tmp_path):
     assert store.finished(POINT, tmp_path, "none") is None
 
 
-def test_a_probe_of_another_window_is_measured_again(tmp_path):
+def test_a_probe_of_another_window_is_another_setting(tmp_path):
     point = make_point({**FIELDS, "arm": "native", "depth": 7, "probe": "decision"})
     record = failure_record(point, Outcome.OK, "")
     record.extras["decision_probe"] = {"window_tokens": 252, "sink_tokens": 4}
-    write_record(tmp_path, record)
 
-    def finished(*windows):
+    def other(*windows):
         spec = ServerSpec(**{**BASE, "arm": "native", "window_tokens": None, "sink_tokens": None},
                           probe="decision", probe_windows=windows)  # fmt: skip
-        return store.finished(point, tmp_path, "failed", spec)
+        return store.other_settings(record, spec)
 
-    assert finished((252, 4), (60, 4)) is not None
-    assert finished((60, 4), (252, 4)) is None
-    assert finished((252, 8)) is None
+    assert other((252, 4), (60, 4)) == ""
+    assert "the probe's window was 252+4, is 60+4: retry=all" in other((60, 4), (252, 4))
+    assert "is 252+8" in other((252, 8))
+
+
+def test_a_failure_never_takes_a_measurements_place(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, "measured"), b"its log")
+    before = store.mark(POINT, tmp_path)
+    aside = write_record(tmp_path, failure_record(POINT, Outcome.STARTUP_TIMEOUT, "slow"), b"another log")
+    assert read_record(final).reason == "measured" and read_log(final) == b"its log"
+    assert read_anywhere(aside).reason == "slow" and read_log(aside) == b"another log"
+    assert store.mark(POINT, tmp_path) != before, "the point was tried since"
+    again = store.failed_attempt(POINT, tmp_path, before)
+    assert again is not None and again.reason == "slow"
+    assert store.failed_attempt(POINT, tmp_path, store.mark(POINT, tmp_path)) is None
+
+
+def test_a_measurement_that_is_measured_again_is_set_aside(tmp_path):
+    for reason in ("first", "second", "third"):
+        final = write_record(tmp_path, failure_record(POINT, Outcome.OK, reason), reason.encode())
+    assert read_record(final).reason == "third"
+    kept = setaside.entries(tmp_path, POINT.key)
+    assert [read_anywhere(path).reason for path in kept] == ["first", "second"]
+    assert [read_log(path) for path in kept] == [b"first", b"second"]
+
+
+def test_a_failure_gives_way_to_whatever_comes_next(tmp_path):
+    write_record(tmp_path, failure_record(POINT, Outcome.SERVER_DIED, "first"))
+    final = write_record(tmp_path, failure_record(POINT, Outcome.INTERRUPTED, "second"))
+    write_record(tmp_path, failure_record(POINT, Outcome.OK, "third"))
+    assert read_record(final).reason == "third" and setaside.entries(tmp_path, POINT.key) == []
+
+
+@pytest.mark.parametrize("spoil", ["edit", "add", "link"])
+def test_what_cannot_be_read_or_is_not_ours_is_set_aside(tmp_path, spoil):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.SERVER_DIED, "first"), b"its log")
+    path = final / "record.json"
+    if spoil == "edit":
+        path.write_text(path.read_text().replace("first", "a note"))
+        assert "edited" in store.unreadable(POINT, tmp_path)
+    elif spoil == "add":
+        (final / "notes.txt").write_text("mine")
+    else:
+        path.unlink()
+        path.symlink_to(tmp_path / "unmounted.json")
+        assert "left alone" in recover(tmp_path)[0]
+    write_record(tmp_path, failure_record(POINT, Outcome.OK, "second"))
+    (kept,) = setaside.entries(tmp_path, POINT.key)
+    assert read_log(kept) == b"its log" and read_record(final).reason == "second"
+    assert spoil != "add" or (kept / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_without_a_record_but_with_files_is_left_alone(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, ""), b"its log")
+    (final / "record.json").rename(final / "record.json.bak")
+    (said,) = recover(tmp_path)
+    assert "left alone" in said and sorted(p.name for p in final.iterdir()) == [
+        "record.json.bak",
+        "server.log.gz",
+    ]
+
+
+def test_a_kill_before_the_old_record_was_set_aside_loses_neither(tmp_path):
+    final = write_record(tmp_path, failure_record(POINT, Outcome.OK, "old"))
+    old = final.parent / f".{POINT.key}.abcd.old"
+    final.rename(old)
+    write_record(tmp_path, failure_record(POINT, Outcome.OK, "new"))
+    (said,) = recover(tmp_path)
+    (kept,) = setaside.entries(tmp_path, POINT.key)
+    assert "set aside" in said and read_anywhere(kept).reason == "old" and read_record(final).reason == "new"
+
+
+def test_the_plan_names_a_damaged_record_and_a_failed_second_attempt_is_told(tmp_path):
+    config = load(["hardware=cpu"])
+    (point,) = expand(config)[0].points()
+    final = write_record(tmp_path, failure_record(point, Outcome.OK, "good"))
+    made = make_plan(expand(config), tmp_path, "all")
+    write_record(tmp_path, failure_record(point, Outcome.STARTUP_TIMEOUT, "slow"))
+    outcome = outcome_of(made)
+    assert not outcome.complete and "the record from before stands" in outcome.missing[0]
+    path = final / "record.json"
+    path.write_text(path.read_text().replace("good", "fine"))
+    (planned,) = make_plan(expand(config), tmp_path, "failed").points
+    assert planned.state is State.TO_RUN and "edited" in planned.reason and "set aside" in planned.reason
 
 
 def test_a_record_of_another_release_is_not_replaced(tmp_path):
