@@ -14,7 +14,7 @@ from harness.points import WINDOWED_ARMS
 from harness.printable import printable
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import logfile
-from harness.server.arguments import API_KEY, without_secrets
+from harness.server.arguments import API_KEY, log_problem, without_secrets
 from harness.server.client import Client
 from harness.server.lifecycle import Server
 from harness.server.provenance import only_sglang
@@ -54,9 +54,11 @@ class RunningServer:
             ServerError: nobody answers, its log cannot be read, or it is not the server that the points
                 need; every difference is named.
         """
+        if problem := log_problem(self.spec.arm, self.log_path):
+            raise ServerError(problem, Outcome.INVALID)
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
-        log = self._whole_log()
+        log = schedlog.parse(self.log_since(0))
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
@@ -117,20 +119,10 @@ class RunningServer:
         """The error itself, for the same reason."""
         return error
 
-    def _whole_log(self) -> schedlog.SchedulerLog:
-        if self.log_path is not None and not self.log_path.is_file():
-            raise ServerError(
-                f"server.log_path={self.log_path} is no file: name the server's log or leave it out",
-                Outcome.INVALID,
-            )
-        return schedlog.parse(self.log_since(0))
-
     def _mode_differences(self) -> list[str]:
         """Ring and windowed have the same arguments: the plugin's own line in the log tells them apart."""
         if self.spec.arm not in WINDOWED_ARMS:
             return []
-        if self.log_path is None:
-            return ["whether its draft pool is a ring cannot be seen: give server.log_path=<its log>"]
         mode = self.info.engine_report.get("mode", "off")
         return [] if mode == self.spec.arm else [f"its draft's mode is {mode}, not {self.spec.arm}"]
 

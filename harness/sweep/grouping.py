@@ -19,7 +19,7 @@ from harness.errors import ConfigError
 from harness.models.checkpoint import preflight
 from harness.points import CLIENT_PROBES, SPECULATIVE_ARMS, Point
 from harness.records import Outcome
-from harness.server.arguments import check_server
+from harness.server.arguments import check_server, log_problem
 from harness.server.budget import pool_tokens
 from harness.server.capacity import context_length_for, tokens_needed
 from harness.server.containers import KINDS, Container
@@ -159,6 +159,10 @@ def server_spec(cell: Cell, points: Sequence[Point], context_length: int) -> Ser
     """
     config, hardware = cell.config, cell.config.hardware
     check_server(config)
+    # A log that is named may be another machine's; one that is not can be nowhere.
+    unlogged = config.server.kind == "url" and config.server.log_path is None
+    if unlogged and (lacking := log_problem(config.arm, None)):
+        raise ConfigError(lacking)
     if config.server.kind not in SERVER_KINDS:
         raise ConfigError(
             f"server.kind={config.server.kind} is unknown: choose one of {', '.join(SERVER_KINDS)}"

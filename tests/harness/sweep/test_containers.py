@@ -96,7 +96,8 @@ def spec(tmp_path, *words):
 
 
 def test_a_running_server_is_compared_with_the_points(tmp_path):
-    wanted = spec(tmp_path, "arm=ring", "depth=7", "server=url", "server.url=http://127.0.0.1:30000")
+    wanted = spec(tmp_path, "arm=ring", "depth=7", "server=url", "server.url=http://127.0.0.1:30000",
+                  "server.log_path=/its/log")  # fmt: skip
     reported = {
         "tp_size": 1, "page_size": 1, "disable_radix_cache": True, "dtype": "bfloat16",
         "kv_cache_dtype": "auto", "speculative_algorithm": "EAGLE", "decode_log_interval": 1,
