@@ -41,6 +41,7 @@ class _Seen:
     prefill_tokens_per_s: float
     tpot_ms: float
     startup_s: float | None
+    written: float  # share of the tokens that it might write and did
 
 
 @dataclass
@@ -72,11 +73,16 @@ class History:
         """
         known = self._known(point)
         rates = min(known, key=lambda seen: _distance(seen.point, point)) if known else _assumption(point)
-        new_tokens = float(point.max_new_tokens)
+        new_tokens = point.max_new_tokens * self._written(point)
         if point.probe == "draws":
             new_tokens += draws.DRAWS / point.batch * draws.TOKENS
         prefill_s = prefill_tokens / rates.prefill_tokens_per_s
         return prefill_s + new_tokens * rates.tpot_ms / 1000, bool(known)
+
+    def _written(self, point: Point) -> float:
+        """The share of `max_new_tokens` that outputs of a task had in the end; 1 where none is known."""
+        alike = [s.written for s in self._known(point) if s.point.task == point.task]
+        return 1.0 if point.ignore_eos or not alike else median(alike)
 
     def _known(self, point: Point) -> list[_Seen]:
         return self._seen.get((point.model, point.hardware), [])
@@ -131,4 +137,5 @@ def _rates(record: Record) -> _Seen | None:
         prefill_tokens_per_s=prompt_tokens / (run_s - decode_s),
         tpot_ms=decode_s * 1000 / new_tokens,
         startup_s=record.server.startup_s,
+        written=min(1.0, new_tokens / record.point.max_new_tokens),
     )

@@ -24,5 +24,5 @@ def start_lines(boot: PlannedBoot) -> Iterator[str]:
     port = boot.server.port or "PORT"
     command = launch_of(boot.spec, port, "ID", None, container_home()).command
     yield f"starts {shlex.join(command)}"
-    if problem := image_problem(container):
+    if boot.to_run and (problem := image_problem(container)):  # else its runtime is not to be asked
         yield problem

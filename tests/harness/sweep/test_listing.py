@@ -164,8 +164,11 @@ def measured(tmp_path):
 def test_a_prefill_within_the_first_decode_line_is_prefill(tmp_path):
     record = measured(tmp_path)
     history = History.of([record])
-    again, known = history.run_s(record.point.model_copy(update={"max_new_tokens": 20}), 1000)
+    again, known = history.run_s(record.point, 1000)
     assert known and again == pytest.approx(11.0)
+    # Outputs of the task ended after 20 of 512 tokens; one that may not end writes them all.
+    endless = record.point.model_copy(update={"ignore_eos": True})
+    assert history.run_s(endless, 1000)[0] == pytest.approx(10.0 + 512 * 0.05)
 
 
 def test_the_plan_says_what_its_times_rest_on(tmp_path, monkeypatch):
