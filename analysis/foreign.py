@@ -27,6 +27,8 @@ from harness.server.reported import UNKNOWN_BACKEND
 
 _MARK = re.compile(rb"RK_DEC_(BEGIN|END)\b([^\r\n]*)")
 _WORD = re.compile(rb"(\w+)=(\S+)")
+# A log of this size takes seconds to read: what it is at is said.
+_LARGE_BYTES = 8 << 20
 ASSUMED = {
     "depth": ("speculative_num_draft_tokens", 7),
     "window": ("speculative_draft_window_size", 4032),
@@ -118,7 +120,13 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     pieces = marked_pieces(data) if begin is None and end is None else []
     if not pieces:
         pieces = [time_range(data, begin, end)]
+    is_large = len(data) > _LARGE_BYTES
+    if is_large:
+        sys.stderr.write(f"reading {len(data) / (1 << 20):,.0f} MiB of log\n")
     whole, servers = schedlog.parse(data), stated_servers(data)
+    if is_large:
+        found = {"server starts": len(servers), "decode steps": len(whole.decode), "runs": len(pieces)}
+        sys.stderr.write(f"found {', '.join(f'{count:,} {name}' for name, count in found.items())}\n")
     parts = [_part(options, piece, data, servers, whole) for piece in pieces]
     for part in parts:
         part.refuse_contradictions()

@@ -23,13 +23,13 @@ from harness.compose import load
 from harness.config import HardwareConfig, RunConfig
 from harness.errors import HarnessError
 from harness.host import gpu
-from harness.host.commands import output_of
 from harness.host.detect import profile_for, without_gpus
 from harness.host.environment import container_kind, memory_limit_mib
 from harness.models.checkpoint import Checkpoint, open_checkpoint, preflight
 from harness.printable import printable
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 from harness.server.processes import free_port, left_behind
+from harness.server.runtimes import runtime_problem
 
 Level = Literal["ok", "warn", "fail"]
 SGLANG_VERSION = "0.5.23"
@@ -174,17 +174,11 @@ def check_containers(kind: str = "local") -> list[Finding]:
     inside = container_kind()
     text = f"found {', '.join(found)}" if found else "none found: server=local works without"
     text += f"; this runs inside {inside}" if inside else ""
-    needed = {"docker": "docker", "enroot": "srun"}.get(kind)
-    if needed is not None and needed not in found:
-        advice = f"server={kind} starts servers by {needed}: install it, or use server=local"
-        return [Finding("containers", "fail", f"{text}; no {needed}", advice)]
-    if "docker" in found and output_of(["docker", "version", "--format", "{{.Server.Version}}"], 20) is None:
-        advice = (
-            "server=docker cannot run, the other kinds can: start the daemon, or let this user reach it "
-            "(group docker)"
-        )
-        level: Level = "fail" if kind == "docker" else "warn"
-        return [Finding("containers", level, f"{text}; the Docker daemon does not answer", advice)]
+    if problem := runtime_problem(kind):
+        return [Finding("containers", "fail", text, problem)]
+    if "docker" in found and (problem := runtime_problem("docker")):
+        advice = f"server=docker cannot run, the other kinds can: {problem}"
+        return [Finding("containers", "warn", text, advice)]
     return [Finding("containers", "ok", text)]
 
 

@@ -69,8 +69,12 @@ def load(overrides: Sequence[str] = ()) -> RunConfig:
     return to_run_config(load_raw(overrides))
 
 
-def load_raw(overrides: Sequence[str] = ()) -> DictConfig:
-    """The composed configuration before it is checked against the schema's types."""
+def load_raw(overrides: Sequence[str] = (), with_hydra: bool = False) -> DictConfig:
+    """The composed configuration before it is checked against the schema's types.
+
+    Args:
+        with_hydra: Hydra's own part of it too, such as the launcher.
+    """
     schema.register()
     # Inside a Hydra job Hydra is initialised already, and it knows one instance only.
     state = GlobalHydra.instance()
@@ -78,7 +82,9 @@ def load_raw(overrides: Sequence[str] = ()) -> DictConfig:
     state.clear()
     try:
         with initialize_config_module("conf", version_base="1.3"):
-            composed: DictConfig = compose("config", overrides=list(overrides))
+            composed: DictConfig = compose(
+                "config", overrides=list(overrides), return_hydra_config=with_hydra
+            )
             return composed
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(one_line(error)) from error

@@ -29,14 +29,16 @@ def _show(options: argparse.Namespace) -> int:
     from harness.sweep.listing import lines  # noqa: PLC0415
     from harness.sweep.multirun import normalised, plan_of  # noqa: PLC0415
     from harness.sweep.planfile import to_json  # noqa: PLC0415
+    from harness.sweep.submission import submission_lines  # noqa: PLC0415
 
-    plan = plan_of(normalised(options.overrides))
+    overrides = normalised(options.overrides)
+    plan = plan_of(overrides)
     if options.json is not None:
         try:
             options.json.write_bytes(to_json(plan))
         except OSError as error:
             raise ConfigError(f"cannot write {options.json}: {error.strerror}; name another file") from error
-    for line in lines(plan, options.brief):
+    for line in (*lines(plan, options.brief), *submission_lines(overrides, plan)):
         print(line)  # noqa: T201
     return 0
 

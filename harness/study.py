@@ -13,8 +13,11 @@ from harness.measure.inputs import InputStore
 from harness.printable import printable
 from harness.records import Record, points_dir
 from harness.sweep import store
+from harness.sweep.course import course_of
 from harness.sweep.execute import run_planned
+from harness.sweep.listing import notes
 from harness.sweep.locks import PointLocks
+from harness.sweep.naming import point_names
 from harness.sweep.plan import Plan, State, make_plan
 from harness.view.progress import ProgressView
 
@@ -54,11 +57,11 @@ class StudyOutcome:
 def outcome_of(plan: Plan) -> StudyOutcome:
     """What the results directory holds for a plan's points now."""
     outcome = StudyOutcome(Path(plan.results))
-    locks = PointLocks(outcome.results)
+    locks, names = PointLocks(outcome.results), point_names(plan)
     for planned, spec in ((planned, boot.spec) for boot in plan.boots for planned in boot.points):
-        record = store.stored(planned.point, outcome.results)
+        record, name = store.stored(planned.point, outcome.results), names[planned.point.key]
         if record is not None and (other := store.other_settings(record, spec)):
-            outcome.missing.append(f"{planned.point.label}: {other}")
+            outcome.missing.append(f"{name}: {other}")
         elif record is not None:
             outcome.records.append(record)
             if again := store.failed_attempt(planned.point, outcome.results, planned.before):
@@ -67,13 +70,11 @@ def outcome_of(plan: Plan) -> StudyOutcome:
                     "the record from before stands"
                 )
         elif planned.state is State.CANNOT_RUN:
-            outcome.missing.append(f"{planned.point.label}: cannot run here: {planned.reason}")
+            outcome.missing.append(f"{name}: cannot run here: {planned.reason}")
         elif locks.holder(planned.point.key) is not None:
-            outcome.missing.append(
-                f"{planned.point.label}: {locks.held_by(planned.point.key)} now; run this again later"
-            )
+            outcome.missing.append(f"{name}: {locks.held_by(planned.point.key)} now; run this again later")
         else:
-            outcome.missing.append(planned.point.label)
+            outcome.missing.append(name)
     return outcome
 
 
@@ -89,7 +90,10 @@ def measure(
     plan = make_plan(cells, results, retry)
     inputs: dict[str, InputStore] = {}
     if plan.active:
-        with ProgressView(sum(len(boot.to_run) for boot in plan.boots), console) as view:
+        if console is not None:
+            for text in notes(plan):
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with ProgressView(course_of(plan), console) as view:
             for boot in plan.active:
                 prompts = inputs.setdefault(boot.tokenizer, InputStore(Path(boot.tokenizer)))
                 for text in run_planned(plan, boot, view, prompts):

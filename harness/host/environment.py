@@ -55,6 +55,11 @@ def capture_environment() -> dict[str, Any]:
 
 
 @functools.cache
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else psutil.cpu_count() or 1
+
+
 def _fixed() -> dict[str, Any]:
     """What does not change while this process runs."""
     return {
@@ -64,7 +69,7 @@ def _fixed() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else psutil.cpu_count(),
+        "usable_cores": usable_cores(),
         "cpu_quota_cores": _cpu_quota(),
         "memory_total_mib": psutil.virtual_memory().total >> 20,
         "memory_limit_mib": memory_limit_mib(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from harness.config import RunConfig, ServerConfig
 from harness.errors import ConfigError
+from harness.points import WINDOWED_ARMS
 
 API_KEY = "WMTP_API_KEY"
 """Environment variable with the key that a running server (`server=url`) asks for; never written anywhere."""
@@ -73,6 +75,20 @@ def check_server(config: RunConfig) -> None:
     elif config.server.kind == "url":
         raise ConfigError("server=url measures a running server: add server.url=http://host:port")
     check_numbers(config.server)
+
+
+def log_problem(arm: str, log_path: str | Path | None) -> str:
+    """Why a running server's log does not do for an arm, with what to give; empty where it does."""
+    if log_path is None:
+        if arm not in WINDOWED_ARMS:
+            return ""
+        return (
+            f"arm={arm} of a running server is told from other arms by its log alone: add "
+            "server.log_path=FILE, the server's log as this machine sees it"
+        )
+    if not Path(log_path).is_file():
+        return f"server.log_path={log_path} is no file: name the server's log or leave it out"
+    return ""
 
 
 def check_numbers(server: ServerConfig) -> None:

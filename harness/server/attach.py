@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +12,11 @@ from typing import Any
 from harness import schedlog
 from harness.errors import ServerError
 from harness.points import WINDOWED_ARMS
-from harness.printable import printable
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import logfile
-from harness.server.arguments import API_KEY, without_secrets
+from harness.server.arguments import API_KEY, log_problem, without_secrets
 from harness.server.client import Client
+from harness.server.identity import model_differences
 from harness.server.lifecycle import Server
 from harness.server.provenance import only_sglang
 from harness.server.replies import brief
@@ -54,9 +55,11 @@ class RunningServer:
             ServerError: nobody answers, its log cannot be read, or it is not the server that the points
                 need; every difference is named.
         """
+        if problem := log_problem(self.spec.arm, self.log_path):
+            raise ServerError(problem, Outcome.INVALID)
         reported = self.client.get("/server_info")
         states: Any = reported.pop("internal_states", None)
-        log = self._whole_log()
+        log = schedlog.parse(self.log_since(0))
         self.info = ServerInfo(
             boot_id="url",
             command=[self.url],
@@ -70,7 +73,7 @@ class RunningServer:
             pools=[Pool(role=r.role, tokens=r.tokens, bytes=r.bytes, dtype=r.dtype) for r in log.pools],
             engine_report=log.plugin.settings if log.plugin is not None else {},
         )
-        wrong = differences(self.spec, reported) + self._mode_differences()
+        wrong = differences(self.spec, reported, self._model_info()) + self._mode_differences()
         if wrong:
             raise ServerError(
                 f"the server at {self.url} is not the one these points need: {'; '.join(wrong)}",
@@ -117,20 +120,17 @@ class RunningServer:
         """The error itself, for the same reason."""
         return error
 
-    def _whole_log(self) -> schedlog.SchedulerLog:
-        if self.log_path is not None and not self.log_path.is_file():
-            raise ServerError(
-                f"server.log_path={self.log_path} is no file: name the server's log or leave it out",
-                Outcome.INVALID,
-            )
-        return schedlog.parse(self.log_since(0))
+    def _model_info(self) -> dict[str, Any]:
+        """What the server says of its model; empty where it has no such page."""
+        try:
+            return self.client.get("/model_info")
+        except ServerError:
+            return {}
 
     def _mode_differences(self) -> list[str]:
         """Ring and windowed have the same arguments: the plugin's own line in the log tells them apart."""
         if self.spec.arm not in WINDOWED_ARMS:
             return []
-        if self.log_path is None:
-            return ["whether its draft pool is a ring cannot be seen: give server.log_path=<its log>"]
         mode = self.info.engine_report.get("mode", "off")
         return [] if mode == self.spec.arm else [f"its draft's mode is {mode}, not {self.spec.arm}"]
 
@@ -138,37 +138,21 @@ class RunningServer:
 AnyServer = Server | RunningServer
 
 
-def differences(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
-    """How a server's reported arguments differ from what a spec needs; a missing argument differs too."""
+def differences(
+    spec: ServerSpec, reported: dict[str, Any], model: Mapping[str, Any] | None = None
+) -> list[str]:
+    """How a server's reported arguments differ from what a spec needs; a missing argument differs too.
+
+    Args:
+        model: what the server says of its model besides (/model_info).
+    """
     wanted = of_point(spec, on_cpu=spec.device == "cpu") | MEASURED | {"page_size": (1,)}
     found = differing(wanted, reported, absent_differs=True)
-    found += _other_model(spec, reported)
+    found += model_differences(spec, {**reported, **(model or {})})
     context = reported.get("context_length")
     if isinstance(context, int) and context < spec.context_length:
         found.append(f"context_length is {context}, below {spec.context_length}")
     return found
-
-
-def _other_model(spec: ServerSpec, reported: dict[str, Any]) -> list[str]:
-    """Whether a server says that its model is another one; folders of one checkpoint lie anywhere."""
-    said = [reported.get(name) for name in ("model_path", "served_model_name")]
-    theirs = {_last(name) for name in said if isinstance(name, str) and name}
-    ours = {_last(name) for name in (*spec.model_names, spec.model_path)}
-    if not spec.model_names or not theirs or theirs & ours:
-        return []
-    name = spec.model_names[0]
-    return [
-        f"its model is {printable(str(said[0] or said[1]))}, not {name}: choose model=, or where it is the "
-        f"same checkpoint start it with --served-model-name {name}"
-    ]
-
-
-def _last(name: str) -> str:
-    """The part of a path, hub id or cached snapshot that names a model."""
-    parts = [part for part in name.removeprefix("package:").split("/") if part]
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        parts = parts[-3].split("--")
-    return (parts or [""])[-1].partition("@")[0].lower()
 
 
 def _context_length(reported: dict[str, Any], url: str) -> int | None:

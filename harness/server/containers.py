@@ -125,14 +125,19 @@ class Container:
         return [*words, *self.arguments, *inner]
 
 
+def container_home() -> Path:
+    """The home directory of containers: it outlives them, so that kernels are compiled only once."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().resolve() / "windowed-mtp" / "container"
+
+
 def cache_home() -> Path:
-    """The home directory of containers: it outlives them, so that kernels are compiled only once.
+    """`container_home`, made where it is not there yet.
 
     Raises:
         ConfigError: it cannot be made.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = Path(base).expanduser().resolve() / "windowed-mtp" / "container"
+    home = container_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -19,17 +19,16 @@ from harness.errors import ServerError
 from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names, memory_used_mib, wait_for_baseline
 from harness.records import Outcome, Pool, ServerInfo
-from harness.server import failures, logfile, processes, profilers
+from harness.server import failures, logfile, processes
 from harness.server.arguments import without_secrets
 from harness.server.client import Client
 from harness.server.containers import cache_home
 from harness.server.failure_patterns import ENDING
+from harness.server.launch import BOOT_MARK, container_name, launch_of
 from harness.server.provenance import image_of, served_versions
 from harness.server.reported import contradictions
 from harness.server.spec import ServerSpec
 from harness.server.stacks import dump_stacks
-
-BOOT_MARK = "WMTP_BOOT_ID"
 
 _POLL_S = 0.2
 # How long a server that ends may take to do so by itself, and how long one line of its log can be.
@@ -87,7 +86,7 @@ class Server:
 
     @property
     def _container_name(self) -> str:
-        return f"wmtp-{self.boot_id}"
+        return container_name(self.boot_id)
 
     @property
     def client(self) -> Client:
@@ -112,20 +111,11 @@ class Server:
             )
         if self.probe_directory is not None:
             self.probe_directory.mkdir(parents=True, exist_ok=True)
-        command = self.spec.command(port)
-        if self.spec.profiler == "nsys" and self.probe_directory is not None:
-            command = [*profilers.nsys_words(self.probe_directory), *command]
-        own = self.spec.environment(self.probe_directory)
-        variables = {**own, **processes.KEEP_MARKS, BOOT_MARK: self.boot_id}
-        cleanup: list[str] = []
-        if self.spec.container is not None:
-            container = self.spec.container.with_mounts(self.probe_directory)
-            command = container.wrap(command, variables, self._container_name, cache_home())
-            cleanup = container.cleanup(self._container_name)
-        environment = {**os.environ, **variables}
+        home = cache_home() if self.spec.container is not None else None
+        launch = launch_of(self.spec, port, self.boot_id, self.probe_directory, home)
         self.info = ServerInfo(
             boot_id=self.boot_id,
-            command=command,
+            command=launch.command,
             engine_settings=self.spec.engine_settings().as_dict(),
             settings=self.spec.settings,
         )
@@ -134,7 +124,8 @@ class Server:
         if self.spec.device != "cpu":
             _require_gpus(self.spec)
             self._memory_before = memory_used_mib()
-        self._guard = processes.spawn_guarded(command, environment, self.log_path, cleanup)
+        environment = {**os.environ, **launch.variables}
+        self._guard = processes.spawn_guarded(launch.command, environment, self.log_path, launch.cleanup)
         self._client = Client(f"http://127.0.0.1:{port}")
         self.port_used = port
         began = time.monotonic()

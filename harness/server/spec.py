@@ -115,7 +115,7 @@ class ServerSpec:
         variables |= self.engine_settings().environment()
         return variables | self.probe_settings(probe_directory).environment()
 
-    def command(self, port: int, host: str = "127.0.0.1") -> list[str]:
+    def command(self, port: int | str, host: str = "127.0.0.1") -> list[str]:
         """The argument list that starts the server on `port`."""
         arguments = {
             "--model-path": self.model_path,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from harness.errors import ConfigError
 from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names
 from harness.models.checkpoint import Checkpoint, open_checkpoint
+from harness.server.arguments import log_problem
+from harness.server.runtimes import runtime_problem
 from harness.sweep.experiment import AXES, Block, Combination, Experiment, check_axes, matches, parse
 
 
@@ -34,6 +37,8 @@ def expand(config: RunConfig, overrides: Sequence[str] = ()) -> list[Cell]:
     _refuse_axes(config, overrides)
     check_axes(config.only, "only")
     check_axes(config.force, "force")
+    for task, params in config.input_params.items():
+        _refuse_unknown(task, params or {})
     name = str(config.experiment.get("name") or "experiment")
     cells: list[Cell] = []
     for experiment in _with_included(parse(config.experiment, name), ()):
@@ -136,21 +141,29 @@ def open_single(config: RunConfig) -> Cell:
     Raises:
         ConfigError: as `compose.open_cell`.
     """
+    obstacle = _obstacle(config, config.hardware.name, ())  # before a checkpoint is fetched for it
     cell = compose.open_cell(config)
     labels.check(cell)
-    obstacle = _obstacle(config, config.hardware.name, ())
     if cell.checkpoint is not None:
         obstacle = obstacle or _too_many_ranks(config, cell.checkpoint)
     return on_this_machine(replace(cell, obstacle=obstacle))
 
 
 def on_this_machine(cell: Cell) -> Cell:
-    """A cell whose obstacle says so where this machine lacks the GPUs of its hardware profile."""
-    config = cell.config
-    here = config.server.kind in ("local", "docker")
-    if cell.obstacle or not here or config.hardware.device == "cpu":
-        return cell
-    return replace(cell, obstacle=without_gpus(gpu_names(), config.hardware.gpu_name_contains, config.tp))
+    """A cell whose obstacle names what it needs and this machine lacks: GPUs, a container runtime, a log."""
+    config, server = cell.config, cell.config.server
+    obstacle = cell.obstacle or _runtime_problem(server.kind)
+    if server.kind == "url":
+        obstacle = obstacle or log_problem(config.arm, server.log_path)
+    if server.kind in ("local", "docker") and config.hardware.device != "cpu":
+        obstacle = obstacle or without_gpus(gpu_names(), config.hardware.gpu_name_contains, config.tp)
+    return replace(cell, obstacle=obstacle)
+
+
+@cache
+def _runtime_problem(kind: str) -> str:
+    """Asked once a command, not once a cell: a runtime answers slowly."""
+    return runtime_problem(kind)
 
 
 def _too_many_ranks(config: RunConfig, checkpoint: Checkpoint) -> str:
@@ -167,7 +180,12 @@ def _too_many_ranks(config: RunConfig, checkpoint: Checkpoint) -> str:
 
 
 def _obstacle(config: RunConfig, hardware: str, only_on: tuple[str, ...]) -> str:
-    """Why a configuration cannot run on the chosen hardware, whatever the machine does."""
+    """Why a configuration cannot run on the chosen hardware, whatever the machine does.
+
+    Raises:
+        ConfigError: its task's parameters make no sense anywhere.
+    """
+    lacking = _missing_params(config.input)
     if only_on and hardware not in only_on:
         return f"it is for hardware={' or '.join(only_on)}"
     on_cpu = config.hardware.device == "cpu"
@@ -175,24 +193,37 @@ def _obstacle(config: RunConfig, hardware: str, only_on: tuple[str, ...]) -> str
         return f"tp={config.tp} needs {config.tp} GPUs: set hardware.gpus={config.tp} where there are as many"
     if on_cpu and config.kv_dtype != config.model.dtype:
         return f"the CPU engine keeps its KV in the model's dtype {config.model.dtype}, not {config.kv_dtype}"
-    return _missing_params(config.input)
+    return lacking
 
 
 def _missing_params(prompt: InputConfig) -> str:
+    """Which parameters of a task are still to be given, such as a data set's path; empty for none.
+
+    Raises:
+        ConfigError: an unknown task or parameter, or a value that makes no sense: they are slips, and no
+            machine could run them.
+    """
     task = generators.TASKS.get(prompt.task)
-    if task is None:
-        return f"there is no task {prompt.task}: choose one of {', '.join(generators.TASKS)}"
-    missing = [n for n, default in task.defaults.items() if not _given(prompt.params.get(n, default))]
+    defaults = {} if task is None else task.defaults
+    missing = [n for n, default in defaults.items() if not _given(prompt.params.get(n, default))]
+    _refuse_unknown(prompt.task, prompt.params)
     if not missing:
-        try:
-            resolve(prompt.task, prompt.params)
-        except ConfigError as error:
-            return str(error)
+        resolve(prompt.task, prompt.params)
         return ""
     return (
         f"the task {prompt.task} needs {', '.join(missing)}: give "
         f"'input_params={{{prompt.task}: {{{missing[0]}: ...}}}}'"
     )
+
+
+def _refuse_unknown(task: str, params: Mapping[str, Any]) -> None:
+    """Refuse a task or a parameter that there is none of.
+
+    Raises:
+        ConfigError: names it and those that there are.
+    """
+    if task not in generators.TASKS or not set(params) <= set(generators.TASKS[task].defaults):
+        resolve(task, params)
 
 
 def _given(value: Any) -> bool:

@@ -22,7 +22,7 @@ import psutil
 from harness.commandline import guarded, place
 from harness.errors import ConfigError, HarnessError
 from harness.records import LOG_FILE, RECORD_FILE, Outcome, iter_record_dirs, read_record
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 from harness.server.processes import find_orphans
 
 _GONE_S = 30.0

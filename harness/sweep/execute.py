@@ -12,6 +12,7 @@ from harness.points import Point
 from harness.records import Outcome, Record, check_room, write_record
 from harness.sweep import store
 from harness.sweep.locks import PointLocks
+from harness.sweep.naming import point_names
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, State
 
 
@@ -26,13 +27,14 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
     results = Path(plan.results)
     check_room(results)
     elsewhere: list[str] = []
+    names = point_names(plan)
     with PointLocks(results) as locks:
         mine: list[PlannedPoint] = []
         for planned in boot.points:
             if planned.state not in (State.TO_RUN, State.REFUSED):
                 continue
             if not locks.acquire(planned.point.key):
-                elsewhere.append(f"{planned.point.label}: {locks.held_by(planned.point.key)}")
+                elsewhere.append(f"{names[planned.point.key]}: {locks.held_by(planned.point.key)}")
             elif recorded_since(plan, planned) is None and not _done_meanwhile(plan, boot, planned):
                 mine.append(planned)
             else:
@@ -47,7 +49,7 @@ def run_planned(plan: Plan, boot: PlannedBoot, view: View, inputs: InputStore | 
             def objection(key: str) -> str:
                 reason = _objection(plan, before[key], locks)
                 if reason:
-                    elsewhere.append(f"{before[key].point.label}: {reason}")
+                    elsewhere.append(f"{names[key]}: {reason}")
                 return reason
 
             run_boot(Boot(boot.spec, points), _context(boot, results, view, objection, inputs))

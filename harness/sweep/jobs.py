@@ -16,6 +16,7 @@ from harness.printable import printable
 from harness.study import measure, outcome_of, recover
 from harness.sweep import multirun
 from harness.sweep.cells import open_single
+from harness.sweep.listing import notes
 from harness.sweep.plan import Plan
 from harness.sweep.planfile import from_json
 from harness.sweep.runner import run_boots
@@ -64,8 +65,9 @@ def prepare(overrides: list[str]) -> Plan:
     plan = multirun.plan_of(overrides)
     recover(Path(plan.results), console)
     todo, starts = sum(len(boot.to_run) for boot in plan.boots), plan.remaining().starts
-    text = f"{len(plan.points)} points, {todo} to run on {starts} servers"
-    console.print(text, highlight=False, soft_wrap=True)
+    text = f"{len(plan.points):,} points, {todo:,} to run, {starts:,} server starts"
+    for line in (text, *notes(plan)):
+        console.print(line, highlight=False, soft_wrap=True)
     return plan
 
 

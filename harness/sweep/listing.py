@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 
+from harness.host.environment import usable_cores
+from harness.points import SPECULATIVE_ARMS
 from harness.printable import printable
+from harness.sweep.cost import assumed
+from harness.sweep.naming import boot_names, names_on_boot
 from harness.sweep.plan import Plan, PlannedBoot, PlannedPoint, Price, State
+from harness.sweep.starts import start_lines
 
 
 def lines(plan: Plan, brief: bool = False) -> Iterator[str]:
-    """The listing, line by line; `brief` leaves the points out."""
+    """The listing, line by line; `brief` leaves the points and the servers' commands out."""
     yield f"experiments: {', '.join(plan.experiments) or '-'}   hardware: {plan.hardware}"
+    names = boot_names(plan)
     for number, boot in enumerate(plan.boots, 1):
-        yield from _boot(number, boot, brief)
+        called = printable(names[boot.boot_id])
+        yield f"boot {number:>3}  {boot.boot_id}  {called}{_trust(boot)}: {_cost(boot)}"
+        if brief:
+            continue
+        for text in start_lines(boot):
+            yield f"    {printable(text)}"
+        on_boot = names_on_boot(boot)
+        for planned in boot.points:
+            yield f"    {printable(_point(planned, on_boot[planned.point.key]))}"
     yield ""
     counts = Counter(point.state for point in plan.points)
     yield f"points: {len(plan.points)} ({', '.join(f'{counts[s]} {s}' for s in State if counts[s])})"
@@ -21,59 +36,65 @@ def lines(plan: Plan, brief: bool = False) -> Iterator[str]:
     for reason, count in obstacles.most_common():
         yield f"  {count} cannot run here: {printable(reason)}"
     yield from _totals(plan)
+    yield from notes(plan)
 
 
-def _boot(number: int, boot: PlannedBoot, brief: bool) -> Iterator[str]:
-    todo = len(boot.to_run)
-    cost = "nothing to run"
-    if todo:
-        basis = "" if boot.estimate_measured else ", assumed"
-        cost = (
-            f"{todo} to run, {tokens(boot.prefill_tokens)} prefilled, "
-            f"about {duration(boot.startup_s + boot.run_s)}{basis}"
+def notes(plan: Plan) -> Iterator[str]:
+    """What a reader of the outputs has to know of the points that are to run."""
+    penalties = {
+        p.point.repetition_penalty
+        for boot in plan.boots
+        for p in boot.to_run
+        if p.point.arm in SPECULATIVE_ARMS and p.point.repetition_penalty != 1
+    }
+    if penalties:
+        yield (
+            f"note: repetition_penalty={' and '.join(f'{p:g}' for p in sorted(penalties))} is relaxed under "
+            "speculation, so that arms may write different texts (docs/losslessness.md); 1 is none"
         )
-    model = boot.points[0].point.model
-    label = f"{model} {boot.spec.label} {boot.spec.kv_dtype} KV"
-    trust = ", runs the checkpoint's own code (trust_remote_code)" if boot.spec.trust_remote_code else ""
-    yield f"boot {number:>3}  {boot.boot_id}  {label}{trust}: {cost}"
-    if brief:
-        return
-    for planned in boot.points:
-        yield f"    {_point(planned)}"
 
 
-def _point(planned: PlannedPoint) -> str:
-    point = planned.point
-    where = ",".join(planned.experiments)
-    extras = [f"repeat {point.repeat}"] if point.repeat else []
-    extras += [f"seed {point.seed}"] if point.seed else []
-    extras += ["shared prefill"] if point.shared_prefill else []
-    extras += [f"probe {point.probe}"] if point.probe else []
-    detail = f" ({', '.join(extras)})" if extras else ""
-    text = (
-        f"{planned.state:<16}{point.key}  S={point.context_tokens} B={point.batch} {point.task}{detail}"
-        f"{f'  [{where}]' if where else ''}"
+def _trust(boot: PlannedBoot) -> str:
+    return ", runs the checkpoint's own code (trust_remote_code)" if boot.spec.trust_remote_code else ""
+
+
+def _cost(boot: PlannedBoot) -> str:
+    todo = len(boot.to_run)
+    if not todo:
+        return "nothing to run"
+    basis = "" if boot.estimate_measured else ", assumed"
+    return (
+        f"{todo} to run, {tokens(boot.prefill_tokens)} prefilled, "
+        f"about {duration(boot.startup_s + boot.run_s)}{basis}"
     )
-    return f"{text}  {printable(planned.reason)}" if planned.reason else text
+
+
+def _point(planned: PlannedPoint, name: str) -> str:
+    where = f"  [{','.join(planned.experiments)}]" if planned.experiments else ""
+    reason = f"  {planned.reason}" if planned.reason else ""
+    return f"{planned.state:<16}{planned.point.key}  {name}{where}{reason}"
 
 
 def _totals(plan: Plan) -> Iterator[str]:
     left, whole = plan.remaining(), plan.whole()
+    on_gpus = any(b.gpus for b in plan.boots)
+    hours = f", {plan.gpu_hours:.1f} GPU-hours" if on_gpus else ""
+    yield f"to run now: {_price(left)}, about {duration(plan.seconds)}{hours}"
+    yield from _basis(plan)
+    if whole != left:
+        hours = f", {plan.whole_gpu_hours:.1f} GPU-hours" if on_gpus else ""
+        yield (
+            f"the whole study from nothing: {_price(whole)}, about {duration(plan.whole_seconds)}{hours}"
+            " (assumed where no record tells)"
+        )
     each, distinct = plan.alone(shared=False), plan.alone(shared=True)
-    yield f"to run now: {_price(left)}, about {duration(plan.seconds)}" + (
-        f", {plan.gpu_hours:.1f} GPU-hours" if any(b.gpus for b in plan.boots) else ""
-    )
-    todo = [boot for boot in plan.boots if boot.to_run]
-    if todo:
-        measured = sum(1 for boot in todo if boot.estimate_measured)
-        yield f"  times of {measured} of {len(todo)} boots come from stored records, the others are assumed"
-    yield (
-        f"the whole study from nothing: {_price(whole)}, about {duration(plan.whole_seconds)}"
-        + (f", {plan.whole_gpu_hours:.1f} GPU-hours" if any(b.gpus for b in plan.boots) else "")
-        + " (assumed where no record tells)"
-    )
-    yield f"  one process a point, each table by itself: {_price(each)} {_share(whole, each)}"
-    yield f"  one process a point, shared between tables: {_price(distinct)} {_share(whole, distinct)}"
+    if each != whole:  # else nothing is shared, and there is nothing to compare
+        if each != distinct:
+            yield f"  one process a point, each table by itself: {_price(each)} {_share(whole, each)}"
+            kind = ", shared between tables"
+        else:
+            kind = ""
+        yield f"  one process a point{kind}: {_price(distinct)} {_share(whole, distinct)}"
     repeats = [p.point for p in plan.points if p.point.repeat and p.state is not State.REFUSED]
     if repeats:
         paid = sum(point.batch * point.context_tokens for point in repeats)
@@ -83,8 +104,24 @@ def _totals(plan: Plan) -> Iterator[str]:
         )
 
 
+def _basis(plan: Plan) -> Iterator[str]:
+    """What the times rest on."""
+    todo = [boot for boot in plan.boots if boot.to_run]
+    guessed = [boot for boot in todo if not boot.estimate_measured]
+    known = len(todo) - len(guessed)
+    if known:
+        which = "the times rest" if not guessed else f"the times of {known} of {len(todo)} boots rest"
+        yield f"  {which} on stored records of the same model and hardware, the likest first"
+    for text in dict.fromkeys(assumed(boot.to_run[0].point) for boot in guessed):
+        yield f"  {'the others' if known else 'no record tells the times, which'} are assumed: {text}"
+    load, cores = os.getloadavg()[0], usable_cores()
+    if load > cores and any(boot.spec.device == "cpu" for boot in todo):
+        yield f"  this machine is busy: {load:.1f} processes want its {cores} cores; it will take longer"
+
+
 def _price(price: Price) -> str:
-    return f"{price.starts} server starts, {tokens(price.prefill_tokens)} prefilled"
+    starts = f"{price.starts:,} server start{'s' * (price.starts != 1)}"
+    return f"{starts}, {tokens(price.prefill_tokens)} prefilled"
 
 
 def _share(ours: Price, theirs: Price) -> str:
@@ -98,10 +135,10 @@ def _share(ours: Price, theirs: Price) -> str:
 
 def tokens(count: int) -> str:
     """A token count for people."""
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "K")):
+    for size, unit in ((10**9, "G"), (10**6, "M")):
         if count >= size:
             return f"{count / size:.4g}{unit} tokens"
-    return f"{count} tokens"
+    return f"{count:,} tokens"
 
 
 def duration(seconds: float) -> str:

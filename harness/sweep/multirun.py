@@ -71,8 +71,13 @@ def plan_of(overrides: Sequence[str]) -> Plan:
 
 def _elsewhere(overrides: Sequence[str]) -> bool:
     """Whether a launcher sends the jobs to other machines, whose GPUs cannot be seen from here."""
+    return launcher_of(overrides) not in ("", *_HERE)
+
+
+def launcher_of(overrides: Sequence[str]) -> str:
+    """The launcher that a command line names; empty for none."""
     words = (word.lstrip("+").partition("=") for word in overrides)
-    return any(key == "hydra/launcher" and value not in _HERE for key, _, value in words)
+    return next((value for key, _, value in words if key == "hydra/launcher"), "")
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:
@@ -148,6 +153,8 @@ def checked(arguments: Sequence[str]) -> tuple[list[str], RunConfig | None]:
         return [*arguments[: last + 1], "hydra.output_subdir=null", *arguments[last + 1 :]], None
     overrides = overrides_in(arguments)
     check_overrides(overrides)
+    if (launcher := launcher_of(overrides)) not in ("", "basic"):
+        raise ConfigError(f"hydra/launcher={launcher} launches the jobs of a multirun only: add -m")
     run = compose.load(overrides)
     check_server(run)
     return list(arguments), run
@@ -175,17 +182,23 @@ def write_plan(plan: Plan) -> Path:
     return path
 
 
-def job_arguments(arguments: Sequence[str], plan: Plan, path: Path) -> list[str]:
-    """The command line of the multirun: Hydra's own words, the plan, and one job for each boot."""
-    kept = [word for word in arguments if word.startswith("-") or word.lstrip("+~").startswith(_HYDRA_GROUPS)]
-    launcher = next((w.partition("=")[2] for w in kept if w.lstrip("+").startswith("hydra/launcher=")), "")
-    if launcher.startswith("slurm") and not any("gpus_per_node" in word for word in kept):
+def launcher_words(arguments: Sequence[str], plan: Plan) -> list[str]:
+    """Hydra's own overrides of a command line, with what the plan says of its jobs."""
+    kept = [word for word in arguments if word.lstrip("+~").startswith(_HYDRA_GROUPS)]
+    if launcher_of(kept).startswith("slurm") and not any("gpus_per_node" in word for word in kept):
         gpus = max((boot.gpus for boot in plan.active), default=0)
         if gpus:
             kept.append(f"hydra.launcher.gpus_per_node={gpus}")
+    return kept
+
+
+def job_arguments(arguments: Sequence[str], plan: Plan, path: Path) -> list[str]:
+    """The command line of the multirun: Hydra's own words, the plan, and one job for each boot."""
+    flags = [word for word in arguments if word.startswith("-")]
     boots = ",".join(boot.boot_id for boot in plan.active)
     return [
-        *kept,
+        *flags,
+        *launcher_words(arguments, plan),
         "hardware=cpu",  # says nothing: the plan holds the real one; only spares the detection
         emit("results", str(Path(plan.results).absolute())),
         emit("plan", str(path)),

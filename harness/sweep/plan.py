@@ -127,10 +127,10 @@ class Plan:
 
     def whole(self) -> Price:
         """The price of the study from nothing: finished points and those that cannot run here included."""
-        kept = [_priced(boot) for boot in self.boots]
+        kept = [(boot, _priced(boot)) for boot in self.boots]
         return Price(
-            sum(1 for points in kept if points),
-            sum(prefill_tokens(run) for points in kept for run in runs([p.point for p in points])),
+            sum(1 for boot, points in kept if points and boot.server.kind != "url"),
+            sum(prefill_tokens(run) for _, points in kept for run in runs([p.point for p in points])),
         )
 
     def alone(self, shared: bool) -> Price:
@@ -143,7 +143,7 @@ class Plan:
         for boot in self.boots:
             for planned in _priced(boot):
                 times = 1 if shared else max(1, len(planned.experiments))
-                starts += times
+                starts += times * (boot.server.kind != "url")
                 tokens += times * prefill_tokens([planned.point])
         return Price(starts, tokens)
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from harness.commandline import os_error_text, place
 from harness.errors import HarnessError
 from harness.printable import printable
+from harness.sweep.course import course_of
 from harness.sweep.execute import record_missing, run_planned
 from harness.sweep.plan import Plan, PlannedBoot
 from harness.sweep.planfile import from_json
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(plan: Plan, boot: PlannedBoot, console: Console) -> int:
     try:
-        with ProgressView(len(boot.to_run), console) as view:
+        with ProgressView(course_of(plan), console) as view:
             for text in run_planned(plan, boot, view):
                 console.print(printable(f"left out: {text}"), markup=False, highlight=False, soft_wrap=True)
     except SystemExit as error:

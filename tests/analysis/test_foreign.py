@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis import foreign
 from analysis.cli import main
 from analysis.foreign_log import read_foreign
 from analysis.foreign_server import server_of, stated_servers
@@ -139,6 +140,16 @@ def test_what_was_found_and_assumed_is_said(tmp_path: Path, capsys: pytest.Captu
     assert imported(tmp_path, log(NATIVE.replace(": 6", ": 2").replace(": 7", ": 3"))) == 0
     assert capsys.readouterr().err == ""
     assert {record.point.depth for record in read_all(tmp_path)[0]} == {3, 7}
+
+
+def test_what_a_large_log_holds_is_said_as_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "_LARGE_BYTES", 100)
+    assert imported(tmp_path, log()) == 0
+    assert capsys.readouterr().err == (
+        "reading 0 MiB of log\nfound 1 server starts, 12 decode steps, 1 runs\n"
+    )
 
 
 def test_cached_prompt_tokens_make_an_imported_record_invalid(tmp_path: Path) -> None:

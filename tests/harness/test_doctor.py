@@ -11,6 +11,7 @@ import pytest
 from harness import checkup as doctor
 from harness.compose import load
 from harness.host.gpu import Gpu
+from harness.server import runtimes
 
 
 def levels(findings):
@@ -101,7 +102,7 @@ def test_each_warning_says_what_it_costs_and_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "left_behind", lambda mark: [SimpleNamespace(pid=4711)])
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=gib // 2))
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/docker" if name == "docker" else None)
-    monkeypatch.setattr(doctor, "output_of", lambda *_: None)
+    monkeypatch.setattr(runtimes, "output_of", lambda *_: None)
     shared_memory = doctor.check_shared_memory()
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * gib))
     found = [
@@ -117,7 +118,7 @@ def test_each_warning_says_what_it_costs_and_what_to_do(monkeypatch, tmp_path):
         "/dev/shm": ("fail to start", "--shm-size"),
         "disk": ("a full disk ends it", "free space"),
         "servers": ("slow what is measured", "kill -9 4711"),
-        "containers": ("cannot run", "start the daemon"),
+        "containers": ("cannot run", "start it, or let this user reach it"),
         "tokenizer": ("no prompt can be built", "convert it"),
     }
     assert set(advice) == set(told)
@@ -143,7 +144,7 @@ def test_the_named_hardware_and_server_have_to_be_here(monkeypatch, tmp_path):
     assert found("hardware=b200", names=["NVIDIA H100"])["hardware"] == "fail"
     assert found("hardware=b200", names=["NVIDIA B200"])["hardware"] == "ok"
     assert found("hardware=cpu")["hardware"] == "ok"
-    monkeypatch.setattr(doctor, "output_of", lambda *_: None)  # the daemon does not answer
+    monkeypatch.setattr(runtimes, "output_of", lambda *_: None)  # the daemon does not answer
     for tool in ("/usr/bin/docker", None):
         monkeypatch.setattr(doctor.shutil, "which", lambda name, tool=tool: tool)
         assert found("hardware=cpu", "server=docker")["containers"] == "fail"

@@ -10,7 +10,7 @@ from analysis.extras import DecisionProbe, KernelTrace, Phases
 from harness import compose, study
 from harness.records import Outcome, read_all, read_log
 from harness.server import processes
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 
 pytestmark = pytest.mark.server
 ARMS = ("dense", "native", "windowed", "ring")

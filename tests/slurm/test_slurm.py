@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import Outcome, read_all
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 from harness.server.processes import find_orphans
 
 HERE = Path(__file__).parent

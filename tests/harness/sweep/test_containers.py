@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import orjson
 import pydantic
 import pytest
 
@@ -96,7 +98,8 @@ def spec(tmp_path, *words):
 
 
 def test_a_running_server_is_compared_with_the_points(tmp_path):
-    wanted = spec(tmp_path, "arm=ring", "depth=7", "server=url", "server.url=http://127.0.0.1:30000")
+    wanted = spec(tmp_path, "arm=ring", "depth=7", "server=url", "server.url=http://127.0.0.1:30000",
+                  "server.log_path=/its/log")  # fmt: skip
     reported = {
         "tp_size": 1, "page_size": 1, "disable_radix_cache": True, "dtype": "bfloat16",
         "kv_cache_dtype": "auto", "speculative_algorithm": "EAGLE", "decode_log_interval": 1,
@@ -114,5 +117,32 @@ def test_a_running_server_is_compared_with_the_points(tmp_path):
     for path in ("/elsewhere/tiny", "owner/Tiny", "/c/models--owner--tiny/snapshots/0a1b", wanted.model_path):
         assert differences(wanted, {**reported, "model_path": path}) == []
     assert differences(wanted, {**reported, "model_path": "/m", "served_model_name": "tiny"}) == []
+    config = orjson.loads((Path(wanted.model_path) / "config.json").read_bytes())
+    same = {"model_type": config["model_type"], "architectures": config["architectures"]}
+    for said in (
+        same,
+        {"architectures": ["Renamed"]},
+        {**same, "architectures": ["Renamed"]},
+        {"model_type": "x"},
+    ):
+        assert differences(wanted, reported, said) == []
+    for said, phrase in (
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "its model is a LlamaForCausalLM"),
+        ({"model_path": "/models/swapped-in"}, "its model is /models/swapped-in, not tiny"),
+        ({"quantization": "fp8"}, "its weights are quantised (fp8)"),
+    ):
+        (found,) = differences(wanted, reported, said)
+        assert phrase in found
+    half = replace(wanted, dtype="float16", kv_dtype="float16")
+    (found,) = differences(half, {**reported, "dtype": "auto"})
+    assert "its dtype is auto, which is bfloat16 for this checkpoint, not float16" in found
+    snapshot = replace(wanted, model_path=f"/c/models--o--tiny/snapshots/{'a' * 40}")
+    for said in ({"revision": "b" * 40}, {"model_path": f"/d/models--o--tiny/snapshots/{'b' * 40}"}):
+        (found,) = differences(snapshot, reported, said)
+        assert f"revision is {'b' * 40}, not {'a' * 40}" in found
+    for said in ({"revision": "main"}, {"revision": None}, {"revision": "a" * 40}):
+        assert differences(snapshot, reported, said) == []
+    asked = replace(wanted, extra_arguments=("--quantization", "fp8"))
+    assert differences(asked, reported, {"quantization": "fp8"}) == []
     (found,) = differences(wanted, {**reported, "model_path": "/models/some-other-70b"})
     assert "its model is /models/some-other-70b, not tiny" in found

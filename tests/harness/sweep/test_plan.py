@@ -292,7 +292,7 @@ def test_without_the_gpus_every_point_cannot_run_here_and_the_whole_cost_is_told
         assert {p.state for p in made.points} == {State.CANNOT_RUN}
         assert said in made.points[0].reason and said in open_single(load(words)).obstacle
         assert made.remaining().starts == 0
-        assert "1 server starts, 512 tokens prefilled, about 5 min, 0.1 GPU-hours (assumed" in "\n".join(
+        assert "1 server start, 512 tokens prefilled, about 5 min, 0.1 GPU-hours (assumed" in "\n".join(
             lines(made)
         )
     monkeypatch.setattr(cells, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"])

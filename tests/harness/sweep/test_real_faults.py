@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from harness.records import Outcome, Record, read_all
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 from harness.server.processes import find_orphans
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(3000)]

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from harness.records import Outcome, iter_record_dirs, read_all
-from harness.server.lifecycle import BOOT_MARK
+from harness.server.launch import BOOT_MARK
 from harness.server.processes import find_orphans, free_port
 from harness.sweep import multirun
 
@@ -41,8 +41,12 @@ def test_a_multirun_sweep_is_one_job_a_boot(sweep):
     assert done.returncode == 0, done.stderr
     assert outcomes(sweep) == {Outcome.OK: 4}
     assert starts(sweep) == 2
-    assert "#1 :" in done.stdout + done.stderr
-    assert "#2 :" not in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "#1 :" in said
+    assert "#2 :" not in said
+    assert [f"[{number}/4]" in said for number in range(1, 5)] == [True] * 4, "counted over all jobs"
+    assert "boot 1 of 2, tiny native" in said and "boot 2 of 2, tiny dense" in said
+    assert said.count("note: repetition_penalty=1.15 is relaxed") == 1
 
 
 @pytest.mark.parametrize(
