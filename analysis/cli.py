@@ -145,13 +145,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _table(options: argparse.Namespace) -> int:
     from analysis import load  # noqa: PLC0415
-    from analysis.study import Study  # noqa: PLC0415
     from analysis.tables import build, render  # noqa: PLC0415
     from analysis.tables.probes import bandwidth  # noqa: PLC0415
 
     if options.bandwidth is not None and options.name != "bandwidth":
         raise ConfigError(f"--bandwidth is for the table `bandwidth`: leave it out for {options.name!r}")
-    study = Study(load.load(load.results_dir(options.results)))
+    study = load.load_study(load.results_dir(options.results))
     table = bandwidth(study, options.bandwidth) if options.bandwidth else build(options.name, study)
     if options.format == "terminal":
         from rich.console import Console  # noqa: PLC0415
@@ -183,12 +182,11 @@ def _trace(options: argparse.Namespace) -> int:
 def _tables(options: argparse.Namespace) -> int:
     from analysis import load  # noqa: PLC0415
     from analysis.files import write_text  # noqa: PLC0415
-    from analysis.study import Study  # noqa: PLC0415
     from analysis.tables import TABLES, build, render  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "tables"
-    study = Study(load.load(folder))
+    study = load.load_study(folder)
     for name in TABLES:
         table = build(name, study)
         for kind in FORMATS:
@@ -209,11 +207,10 @@ def _figures(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> int:
     from analysis import figures, load  # noqa: PLC0415
-    from analysis.study import Study  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "figures"
-    study = Study(load.load(folder))
+    study = load.load_study(folder)
     status = 0
     for name in names:
         drawn = figures.draw(name, study, out)
@@ -229,7 +226,7 @@ def _report(options: argparse.Namespace) -> int:
 
     folder = load.results_dir(options.results)
     path: Path = options.out or folder / "report.html"
-    write_report(load.load(folder), path, folder)
+    write_report(load.load_study(folder), path, folder)
     (sys.stderr if is_stdout(path) else sys.stdout).write(f"{path}\n")
     return 0
 
@@ -285,9 +282,8 @@ def _import_log(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from analysis import load  # noqa: PLC0415
-    from analysis.study import Study  # noqa: PLC0415
 
-    study = Study(load.load(load.results_dir(options.results)))
+    study = load.load_study(load.results_dir(options.results))
     bad = 0
     for cell in study.cells:
         verdict = cell.verdict
@@ -296,5 +292,6 @@ def _check(options: argparse.Namespace) -> int:
             sys.stdout.write(
                 f"{cell.point.key} {verdict.label}: {printable(cell.point.label)}: {verdict.text or 'ok'}\n"
             )
-    sys.stdout.write(f"{len(study.cells) - bad} of {len(study.cells)} records are valid\n")
-    return 1 if bad else 0
+    unread = f", {study.unreadable} more could not be read (named above)" if study.unreadable else ""
+    sys.stdout.write(f"{len(study.cells) - bad} of {len(study.cells)} records are valid{unread}\n")
+    return 1 if bad or study.unreadable else 0

@@ -28,8 +28,10 @@ from analysis.study import (
     t_quantile,
     tpot_ms,
 )
+from analysis.unlike import unlike
 from harness.errors import ConfigError
 from harness.points import WINDOWED_ARMS, Point
+from harness.printable import printable
 from harness.records import Record
 
 Metric = Literal["step_ms", "tpot_ms", "accept_length"]
@@ -66,12 +68,13 @@ class Effect:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All effects, and what could not be paired."""
+    """All effects, what could not be paired, and in what the machines and settings of the pairs differ."""
 
     effects: tuple[Effect, ...]
     only_a: int
     only_b: int
     invalid: int
+    unlike: str = ""
 
 
 def compare_sets(a: Iterable[Record], b: Iterable[Record], metric: str) -> Comparison:
@@ -124,7 +127,8 @@ def _compare(a: Iterable[Record], b: Iterable[Record], metric: str, dropped: fro
     named = sorted(zip(labels, groups.values(), strict=True), key=lambda item: item[0])
     effects = tuple(_effect(label, metric, pairs, pick) for label, pairs in named)
     only = [sum(len(v) for k, v in side.items() if k not in common) for side in by_key]
-    return Comparison(effects, only[0], only[1], sides[0][1] + sides[1][1])
+    paired = [cell for pairs in groups.values() for pair in pairs for cell in pair]
+    return Comparison(effects, only[0], only[1], sides[0][1] + sides[1][1], unlike(paired))
 
 
 def _cells(records: Iterable[Record], pick: Pick) -> tuple[list[Cell], int]:
@@ -226,6 +230,8 @@ def render(found: Comparison, a: str, b: str, threshold_percent: float) -> str:
             if e.worse_percent > threshold_percent:
                 text += f", by more than {threshold_percent:g} %"
         lines.append(text)
+    if found.unlike:
+        lines.append(f"not all was measured alike: {printable(found.unlike)}")
     if not found.effects:
         lines.append(f"nothing to compare: {a} and {b} share no valid point")
     if found.only_a or found.only_b or found.invalid:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,17 +10,29 @@ from rich.table import Table
 
 from analysis import figures
 from analysis.equivalence import whole_output
-from analysis.estimators import Estimate, StepStatistics, step_statistics
-from analysis.outputs import compare_outputs, screen_repetition
-from analysis.study import Study, mean_of
+from analysis.machine import busy_text
+from analysis.outputs import compare_outputs
+from analysis.study import (
+    Cell,
+    Pick,
+    Pooled,
+    Study,
+    accept_length,
+    cells_of,
+    pooled,
+    pooled_ratio,
+    prompt_hash,
+    step_ms,
+    tpot_ms,
+)
 from analysis.summary import show as show_estimate
 from harness.points import ARMS, SPECULATIVE_ARMS
 from harness.printable import printable
-from harness.records import Outcome, Record
+from harness.records import Record
 
 FIGURES = ("2", "step")
 
-Measured = dict[tuple[str, int, int], tuple[Record, StepStatistics]]
+Measured = dict[tuple[str, int, int], Cell]
 
 
 def show(records: Sequence[Record], figures_dir: Path, console: Console) -> None:
@@ -43,46 +55,47 @@ def show(records: Sequence[Record], figures_dir: Path, console: Console) -> None
 
 
 def usable(records: Sequence[Record], console: Console) -> Measured:
-    """Records with a steady state by (arm, context, seed); the others are named with their reason."""
+    """Valid measurements by (arm, context, seed); the others are named with their reason."""
+
+    def say(kind: str, cell: Cell, text: str) -> None:
+        where = f"{cell.point.label} seed {cell.point.seed}"
+        console.print(printable(f"{kind}: {where}: {text}"), markup=False, highlight=False, soft_wrap=True)
+
     kept: Measured = {}
-    prompts: dict[tuple[int, int], str] = {}
-    for record in sorted(
-        records, key=lambda r: (r.point.context_tokens, ARMS.index(r.point.arm), r.point.seed)
-    ):
-        found = step_statistics(record) if record.outcome is Outcome.OK else None
-        reason = record.reason or str(record.outcome)
-        if found is not None and any(
-            screen_repetition(r.output_ids).verdict == "loop" for r in record.requests
-        ):
-            console.print(
-                f"note: {record.point.label} seed {record.point.seed}: the output repeats itself; "
-                "its acceptance length is inflated, its step time is not",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
-        if found is not None and record.input is not None:
-            mine, place = record.input.sha256_ids, (record.point.context_tokens, record.point.seed)
-            if prompts.setdefault(place, mine) != mine:
-                found, reason = None, "its prompt is another one than the other arms': measure it again"
-        elif found is None and record.outcome is Outcome.OK:
-            reason = "too few decode steps for a steady state"
-        if found is None:
-            console.print(
-                f"left out: {record.point.label} seed {record.point.seed}: {printable(reason)}",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
-            continue
-        kept[record.point.arm, record.point.context_tokens, record.point.seed] = (record, found)
+    prompts: dict[tuple[int, int], str | None] = {}
+
+    def order(cell: Cell) -> tuple[int, ...]:
+        return cell.point.context_tokens, ARMS.index(cell.point.arm), cell.point.seed
+
+    for cell in sorted(cells_of(records), key=order):
+        p, verdict = cell.point, cell.verdict
+        mine = prompt_hash(cell)
+        if not verdict.valid:
+            say("left out", cell, verdict.text)
+        elif prompts.setdefault((p.context_tokens, p.seed), mine) != mine:
+            say("left out", cell, "its prompt is another one than the other arms': measure it again")
+        else:
+            if not verdict.acceptance_valid:
+                say("note", cell, f"{verdict.text}. Its AL and TPOT enter no average that has another")
+            kept[p.arm, p.context_tokens, p.seed] = cell
+    busy = sum(bool(busy_text(cell.record)) for cell in kept.values())
+    if busy:
+        console.print(
+            f"note: {busy} of {len(kept)} were measured on a busy machine, where steps take longer: arms "
+            "that ran at unlike times may not be comparable",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     return kept
 
 
 def table_2(measured: Measured, context: int) -> Table:
     """The paper's table 2 for one context: every arm, ratios by TPOT (end to end) and by step (cost only)."""
     cells = {key: value for key, value in measured.items() if key[1] == context}
-    first = next(iter(cells.values()))[0].point
+    first = next(iter(cells.values())).point
     seeds = sorted({key[2] for key in cells})
     title = (
         f"Table 2 on {first.model} / {first.hardware}: S = {context:,}, d = "
-        f"{max(key.depth for key in (r.point for r, _ in cells.values()))}, B = {first.batch}, {first.task}, "
+        f"{max(cell.point.depth for cell in cells.values())}, B = {first.batch}, {first.task}, "
         f"{len(seeds)} prompts"
     )
     table = Table(title=title, title_justify="left", caption_justify="left")
@@ -106,29 +119,32 @@ def table_2(measured: Measured, context: int) -> Table:
             continue
         table.add_row(
             arm,
-            _shown(cells, arm, lambda s: s.accept_length),
-            _shown(cells, arm, lambda s: s.step_ms),
-            _shown(cells, arm, lambda s: s.tpot_ms),
-            _shown_ratio(cells, "native", arm, lambda s: s.step_ms) if arm in SPECULATIVE_ARMS else "-",
-            _shown_ratio(cells, "native", arm, lambda s: s.tpot_ms),
-            _shown_ratio(cells, "dense", arm, lambda s: s.tpot_ms),
+            _shown(cells, arm, accept_length),
+            _shown(cells, arm, step_ms),
+            _shown(cells, arm, tpot_ms),
+            _shown_ratio(cells, "native", arm, step_ms) if arm in SPECULATIVE_ARMS else "-",
+            _shown_ratio(cells, "native", arm, tpot_ms),
+            _shown_ratio(cells, "dense", arm, tpot_ms),
         )
     return table
 
 
-def _shown(cells: Measured, arm: str, pick: Callable[[StepStatistics], Estimate]) -> str:
-    return show_estimate(mean_of([pick(found) for key, (_, found) in cells.items() if key[0] == arm]))
+def _of(cells: Measured, arm: str) -> list[Cell]:
+    return [cell for key, cell in cells.items() if key[0] == arm]
 
 
-def _shown_ratio(cells: Measured, over: str, arm: str, pick: Callable[[StepStatistics], Estimate]) -> str:
-    if over == arm:
-        return "1"
-    pairs = [
-        pick(cells[over, context, seed][1]).ratio_to(pick(found))
-        for (name, context, seed), (_, found) in cells.items()
-        if name == arm and (over, context, seed) in cells
-    ]
-    return show_estimate(mean_of(pairs)) if pairs else "-"
+def _shown(cells: Measured, arm: str, pick: Pick) -> str:
+    return _text(pooled(_of(cells, arm), pick))
+
+
+def _shown_ratio(cells: Measured, over: str, arm: str, pick: Pick) -> str:
+    return "1" if over == arm else _text(pooled_ratio(_of(cells, over), _of(cells, arm), pick))
+
+
+def _text(found: Pooled) -> str:
+    if found.estimate is None:
+        return "-"
+    return show_estimate(found.estimate) + (f" ({found.flag})" if found.flag else "")
 
 
 def agreement_lines(measured: Measured, context: int) -> list[str]:
@@ -136,9 +152,9 @@ def agreement_lines(measured: Measured, context: int) -> list[str]:
     lines = []
     for seed in sorted({key[2] for key in measured if key[1] == context}):
         outputs = {
-            arm: measured[arm, context, seed][0].requests[0].output_ids
+            arm: measured[arm, context, seed].record.requests[0].output_ids
             for arm in ARMS
-            if (arm, context, seed) in measured and whole_output(measured[arm, context, seed][0])
+            if (arm, context, seed) in measured and whole_output(measured[arm, context, seed].record)
         }
         if len(outputs) < 2:
             continue

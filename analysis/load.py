@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from analysis.extras import check_extras
+from analysis.study import Study
 from analysis.validity import judge
 from harness.errors import ConfigError, RecordError
 from harness.printable import printable
@@ -36,12 +37,27 @@ def results_dir(given: Path | None) -> Path:
     )
 
 
+def load_study(folder: Path) -> Study:
+    """The study of a folder, which knows how many records could not be read.
+
+    Raises:
+        ConfigError: not one could be read.
+    """
+    records, unreadable = read_set(folder)
+    return Study(records, unreadable)
+
+
 def load(folder: Path, quiet: bool = False) -> list[Record]:
     """All readable records of a folder; unreadable ones are named on stderr.
 
     Raises:
         ConfigError: not one could be read.
     """
+    return read_set(folder, quiet)[0]
+
+
+def read_set(folder: Path, quiet: bool = False) -> tuple[list[Record], int]:
+    """The same, and how many could not be read."""
     found, errors = read_all(folder)
     records = []
     for record in found:
@@ -56,7 +72,7 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
             sys.stderr.write(f"left out: {printable(str(error))}\n")
     if not records:
         raise ConfigError(f"not one of the {len(errors)} records in {folder} can be read")
-    return records
+    return records, len(errors)
 
 
 def _check_fields(record: Record) -> None:

@@ -74,28 +74,6 @@ class Group:
         return max(set(sizes), key=lambda w: (sizes.count(w), w))
 
 
-_MACHINE = ("cpu", "cores", "gpus", "driver", "versions.sglang", "versions.torch")
-
-
-def unlike_machines(group: Group) -> str:
-    """In what the machines or versions of a group's records differ; empty where they are alike."""
-    parts = []
-    for name in _MACHINE:
-        found = {_fact(cell.record.environment, name) for cell in group.cells} - {""}
-        if len(found) > 1:
-            parts.append(f"{name.removeprefix('versions.')} {' / '.join(sorted(found))}")
-    return "; ".join(parts)
-
-
-def _fact(environment: object, name: str) -> str:
-    value = environment
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if isinstance(value, list):  # the GPUs
-        value = ", ".join(str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in value)
-    return "" if value is None else str(value)
-
-
 def _matches(point: Point, wanted: dict[str, Any]) -> bool:
     for name, value in wanted.items():
         actual = getattr(point, name)
@@ -120,8 +98,10 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
 class Study:
     """All records of a result set."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], unreadable: int = 0) -> None:
+        """`unreadable`: records of the set that could not be read, to be said of all that comes of it."""
         self.cells = tuple(cells_of(records))
+        self.unreadable = unreadable
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -136,6 +116,17 @@ class Study:
     def where(self) -> str:
         """`tiny on cpu` for each group: belongs above every table."""
         return "; ".join(sorted({f"{g.model} on {g.hardware}" for g in self.groups})) or "no records"
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on records that could not be read; empty where there are none."""
+        if not self.unreadable:
+            return ""
+        noun = "record" if self.unreadable == 1 else "records"
+        return (
+            f"{self.unreadable} {noun} of this set could not be read and are left out: "
+            "`python -m analysis check` names them."
+        )
 
     @property
     def copies(self) -> str:

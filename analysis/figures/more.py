@@ -154,10 +154,19 @@ def memory_share(study: Study) -> Figure | None:
     """The draft's share of the KV memory by model and arm, from the pools as allocated."""
     found: dict[tuple[str, str], Estimate] = {}
     for site in _measured(study):
+        shares: dict[tuple[int, int, int], dict[str, Estimate]] = {}
         for cell in site.group.cells if site.group else ():
-            share = draft_share(cell).estimate
-            if share is not None:
-                found.setdefault((f"{site.model} on {site.hardware}", cell.point.arm), share)
+            p, share = cell.point, draft_share(cell).estimate
+            if share is not None and cell.verdict.of_point:
+                sized = (p.kv_budget_mib or 0, p.context_tokens, cell.record.server.max_running_requests or 0)
+                shares.setdefault(sized, {}).setdefault(p.arm, share)
+        if not shares:
+            continue
+        # Arms are compared in pools of one size: the largest that most of them had.
+        sized = max(shares, key=lambda key: (len(shares[key]), key))
+        size = f"{sized[0]:,} MiB" if sized[0] else f"S = {short(sized[1])}"
+        for arm, share in shares[sized].items():
+            found[f"{site.model} on {site.hardware}\n{size}", arm] = share
     if not found:
         return None
     names = list(dict.fromkeys(name for name, _ in found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,14 @@ from analysis.study import Cell, Study
 from analysis.tables import TABLES, build
 from analysis.tables.base import INSIDE, NOT_MEASURED, OUTSIDE, Content, Table, Value
 from analysis.tables.render import short_text
-from harness.records import Record
 
 __all__ = ["Summary", "summarise", "write_report"]
 
 
-def write_report(records: Sequence[Record], path: Path, results: Path) -> Path:
+def write_report(study: Study, path: Path, results: Path) -> Path:
     """Write the report; `results` is where the linked records lie."""
     import jinja2  # noqa: PLC0415
 
-    study = Study(records)
     source = resources.files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(source).render(

@@ -46,6 +46,7 @@ def summarise(study: Study) -> Summary:
         for cell in study.cells
         if not cell.verdict.acceptance_valid
     ]
+    doubtful = [text for text in (study.left_out,) if text] + doubtful
     present = {paper_model(g.model) for g in study.groups}
     absent = [title for name, title in MODELS.items() if name not in present]
     missing = [f"The paper's {', '.join(absent)} were not measured here."] if absent else []

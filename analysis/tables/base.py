@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ from analysis.estimators import Estimate
 from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
 from analysis.setting import setting_text, usual, usual_of_arm, usual_params
-from analysis.study import Cell, Group, Pooled, Study, task_params, unlike_machines
+from analysis.study import Cell, Group, Pooled, Study, task_params
+from analysis.unlike import unlike
 from harness.points import ARMS, WINDOWED_ARMS
 from harness.printable import printable
 
@@ -207,8 +209,18 @@ ANY = _Any()
 
 
 def sites(study: Study) -> list[Site]:
-    """Measured groups, then the paper's models that none of them is."""
-    found = [Site(g.model, g.hardware, paper_model(g.model), g) for g in study.groups]
+    """Measured groups, then the paper's models that none of them is.
+
+    A model that was measured with several checkpoints has the beginning of each one's hash behind its name.
+    """
+    twins = Counter((g.model, g.hardware) for g in study.groups)
+    found = [
+        Site(
+            f"{g.model} ({g.checkpoint[:8]})" if twins[g.model, g.hardware] > 1 else g.model,
+            g.hardware, paper_model(g.model), g,
+        )
+        for g in study.groups
+    ]  # fmt: skip
     measured = {site.paper for site in found}
     ghosts = [
         Site(title, "B200 (paper)", name, None) for name, title in MODELS.items() if name not in measured
@@ -265,10 +277,10 @@ def header(study: Study, *more: str) -> list[str]:
             f"{', '.join(sorted(set(others)))}: no model of the paper: the numbers say nothing of its models."
         )
     for group in study.groups:
-        if unlike := unlike_machines(group):
+        if differences := unlike(group.cells):
             lines.append(
-                f"{group.model} on {group.hardware}: unlike machines or versions stand together here, and "
-                f"ratios across them mean nothing: {unlike}."
+                f"{group.model} on {group.hardware}: unlike machines, versions or settings stand together "
+                f"here, and ratios across them mean nothing: {differences}."
             )
         if group.window_arm == "windowed":
             lines.append(
@@ -284,8 +296,7 @@ def header(study: Study, *more: str) -> list[str]:
         if setting := setting_text(group, depth):
             where = f"{group.model} on {group.hardware}"
             lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
-    if study.copies:
-        lines.append(study.copies)
+    lines += [line for line in (study.copies, study.left_out) if line]
     return [printable(line) for line in (*lines, *more)]
 
 

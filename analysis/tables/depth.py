@@ -67,11 +67,12 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
             cells = site.cells(arm, task=task, context_tokens=context, depth=depth)
             mean = pooled(cells, tpot_ms)
             if mean.estimate is not None:
-                found.append((mean.estimate.value, depth, cells))
+                # A looping output's TPOT is too good: it stands only where no other depth has one.
+                found.append((bool(mean.flag), mean.estimate.value, depth, cells))
             elif cells:
                 missing.append(f"{arm} d={depth}: {why_missing(cells)}")
         if found:
-            _, depth, cells = min(found, key=lambda f: f[:2])
+            *_, depth, cells = min(found, key=lambda f: f[:3])
             best[arm] = depth, cells
     native, ring = best.get("native"), best.get(site.window_arm)
     said = site.claim("table_3", task, "windowed_over_native", "best_depth_ratio", context)

@@ -45,7 +45,8 @@ def memory(study: Study) -> Table:
     for site in sites(study):
         said = claim("memory", site.paper, "all", "native", "draft_share_of_kv")
         seen: set[tuple[object, ...]] = set()
-        for cell in site.group.cells if site.group else ():
+        # A record of another server than its point's tells of other pools.
+        for cell in (c for c in site.group.cells if c.verdict.of_point) if site.group else ():
             server, point = cell.record.server, cell.point
             pools = {pool.role: pool for pool in server.pools}
             target, draft = pools.get("target"), pools.get("draft")

@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.estimators import Estimate
 from analysis.paper import Claim, claim
+from analysis.setting import closest, difference
 from analysis.speedup import split_ratio
 from analysis.study import (
     Cell,
@@ -143,7 +144,8 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
     paper = _H100 if artifact == "table_4" else site.paper
     for arm in arms:
         cells = dense if arm == "dense" else site.cells(arm, task=task, context_tokens=context, depth=depth)
-        if not cells and site.group is not None:
+        elsewhere = _elsewhere(site, arm, task, context, depth) if not cells else ""
+        if not cells and site.group is not None and not elsewhere:
             continue
         stands = arm == site.window_arm
 
@@ -152,8 +154,8 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
             "windowed_over_native", "tpot_ratio", stands
         )
         table.add(
-            model=site.model, hardware=site.hardware, context_tokens=context, task=task, arm=arm,
-            prompts=_prompts(cells),
+            model=site.model, hardware=site.hardware, context_tokens=context, task=task,
+            arm=f"{arm} (measured only at {elsewhere})" if elsewhere else arm, prompts=_prompts(cells),
             accept_length=valued(
                 pooled(cells, accept_length), said(_PAPER_ARM[arm], "acceptance_length", mine)
             ),
@@ -169,6 +171,14 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
                 pooled_ratio(dense, cells, tpot_ms), said("windowed_over_dense", "tpot_ratio", stands)
             ),
         )  # fmt: skip
+
+
+def _elsewhere(site: Site, arm: str, task: str, context: int, depth: int) -> str:
+    """At which other setting alone an arm was measured, plain; empty where at none."""
+    where = {"task": task, "context_tokens": context, "probe": None}
+    found = site.group.select(arm=arm, depth=1 if arm == "dense" else depth, **where) if site.group else []
+    conditions = site.conditions(arm, task)
+    return difference(closest(found, conditions)[0], conditions) if found else ""
 
 
 def table_13(study: Study) -> Table:

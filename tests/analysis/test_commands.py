@@ -66,7 +66,7 @@ def test_an_older_picture_does_not_stay_where_nothing_is_drawn(tmp_path: Path) -
 
 @pytest.mark.parametrize("count", [1, None])
 def test_report_is_one_file_without_network(count: int | None, records: list[Record], tmp_path: Path) -> None:
-    path = write_report(records[:count], tmp_path / "deep" / "report.html", tmp_path)
+    path = write_report(Study(records[:count]), tmp_path / "deep" / "report.html", tmp_path)
     page = path.read_text()
     assert not re.search(r"""(src|href)=["']?https?:|@import|<script""", page)
     assert 'href="../points/' in page
@@ -78,7 +78,7 @@ def test_report_is_one_file_without_network(count: int | None, records: list[Rec
 
 def test_report_escapes_what_records_say(tmp_path: Path) -> None:
     record = make_record(outcome=Outcome.SERVER_DIED, reason="<script>alert(1)</script>")
-    assert "<script>" not in write_report([record], tmp_path / "r.html", tmp_path).read_text()
+    assert "<script>" not in write_report(Study([record]), tmp_path / "r.html", tmp_path).read_text()
 
 
 def test_summary_in_plain_sentences(records: list[Record]) -> None:
@@ -363,7 +363,7 @@ def test_a_record_with_unreadable_extras_is_left_out(
     write_record(tmp_path, make_record())
     for seed, extras in enumerate(({"penalty": 5}, {"output_margins": [None]}), 1):
         write_record(tmp_path, make_record(seed=seed, record={"extras": extras}))
-    assert main(["check", "--results", str(tmp_path)]) == 0
+    assert main(["check", "--results", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "1 of 1 records are valid" in shown.out and shown.err.count("left out: ") == 2
 
