@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from analysis.continuity import interruption_findings
 from analysis.counts import asked_tokens, count_findings
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
 from analysis.extras import PenaltyAudit, read_extra
-from analysis.machine import busy_text
+from analysis.machine import busy_text, machine_text
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
 from harness.points import SPECULATIVE_ARMS
@@ -26,8 +27,8 @@ CLOCK_SPREAD = 0.10
 
 
 OTHER_POINT = frozenset((
-    "prompt_length", "other_server", "other_context", "other_prompt", "no_speculation", "speculated",
-    "length_above_depth",
+    "prompt_length", "other_server", "other_machine", "other_context", "other_prompt", "no_speculation",
+    "speculated", "length_above_depth",
 ))  # fmt: skip
 """Codes of a record that is of something else than its point: its outputs count no more than its times."""
 
@@ -104,7 +105,7 @@ def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str
         _counts(record), _steps(record, statistics), _batch(record, statistics), _retraction(record),
         _early_stop(record), _histograms(record), _dead_draft(record), _impossible_lengths(record),
         _loops(record), _penalty(record), _agreement(record), _clocks(record), _machine(record),
-        _log(record),
+        _log(record), _continuity(record),
     )  # fmt: skip
     found = [reason for check in checks for reason in check]
     if copy_of is not None:
@@ -128,6 +129,8 @@ def _prompt(record: Record) -> Iterator[Reason]:
 def _server(record: Record) -> Iterator[Reason]:
     if text := server_text(record):
         yield Reason("other_server", text)
+    if text := machine_text(record):
+        yield Reason("other_machine", text)
 
 
 def _context(record: Record) -> Iterator[Reason]:
@@ -314,3 +317,8 @@ def _log(record: Record) -> Iterator[Reason]:
     torn = record.log_summary.get("unreadable") or 0
     if torn:
         yield Reason("unreadable_lines", f"{torn} scheduler lines could not be read", "note")
+
+
+def _continuity(record: Record) -> Iterator[Reason]:
+    for text, certain in interruption_findings(record):
+        yield Reason("several_runs", text, "invalid" if certain else "note")

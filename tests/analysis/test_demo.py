@@ -85,7 +85,7 @@ def test_summary_line() -> None:
         "step 19.98 [" in line
         and "steady steps" in line
         and "repeats itself" in line
-        and "score 0.50" in line
+        and "50% of the expected answers found (strict score)" in line
     )
     assert summary_line(make_record(steps=3)).endswith("too few decode steps for a steady state")
     assert "out_of_memory_at_start - full" in summary_line(
