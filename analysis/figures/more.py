@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.estimators import Estimate
 from analysis.extras import Phases, read_extra
-from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
+from analysis.figures.base import ARM_STYLE, bars, in_full, line, panels, tokens
 from analysis.study import Pick, Study, accept_length, pooled, step_ms, tpot_ms
 from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
@@ -34,7 +34,7 @@ def latency_fit(study: Study) -> Figure | None:
         top, low = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
         for arm in (native, ring):
             _fit_lines(top, low, arm)
-        top.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+        top.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
         top.legend()
         low.axhline(0, color="#888888", linewidth=0.8)
         low.set_xlabel("draft forwards gamma")
@@ -91,10 +91,10 @@ def dose_response(study: Study) -> Figure | None:
                 if native.low == native.low:
                     axis.axhspan(native.low, native.high, color=ARM_STYLE["native"]["color"], alpha=0.12)
             axis.set_xscale("log", base=2)
-            axis.set_xticks([w for w, _ in found], [short(w) for w, _ in found])
+            axis.set_xticks([w for w, _ in found], [in_full(w) for w, _ in found])
             axis.minorticks_off()
             axis.set(xlabel="window W (tokens)", ylabel=label)
-            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
             axis.legend()
     return figure
 
@@ -127,7 +127,7 @@ def decomposition(study: Study) -> Figure | None:
                 phases = read_extra(cell.record, "phases", Phases)
                 if phases is not None:
                     p = cell.point
-                    columns.append((f"{site.model}\n{arm}\nd={p.depth} {short(p.context_tokens)}", phases))
+                    columns.append((f"{site.model}\n{arm}\nd={p.depth} {in_full(p.context_tokens)}", phases))
     if not columns:
         return None
     figure, (axis,) = panels(1, height=3.2, width=max(4.6, 0.9 * len(columns)))
