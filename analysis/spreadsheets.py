@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def to_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
     A `#` within quotes begins no comment: where a text holds one, all texts are quoted.
     """
 
-    def text(quoting: int) -> str:
+    def text(quoting: Literal[0, 2]) -> str:
         return str(safe.to_csv(index=False, float_format=float_format, lineterminator="\n", quoting=quoting))
 
     safe = without_formulas(frame)
