@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.models.architecture import ELEMENT_BYTES
+from harness.models.architecture import ELEMENT_BYTES, kv_bytes_per_token
 from harness.points import Point
 from harness.records import Record
 
@@ -54,13 +54,14 @@ def draft_bytes_per_token(record: Record) -> float | None:
     for pool in record.server.pools:
         if pool.role == "draft" and pool.bytes and pool.tokens and (exact or pool.bytes >= _LARGE_POOL_BYTES):
             return pool.bytes / pool.tokens
-    element = ELEMENT_BYTES.get(record.point.kv_dtype)
     found = [record.server.architecture.get(name) for name in _SHAPE]
     shape = [size for size in found if isinstance(size, int) and size > 0]
-    if element is None or len(shape) < len(_SHAPE):
+    if record.point.kv_dtype not in ELEMENT_BYTES or len(shape) < len(_SHAPE):
         return None
     layers, heads, head_dim = shape
-    return float(2 * layers * max(1, heads // record.point.tp) * head_dim * element)
+    # A GPU holds one head at least.
+    own_heads = max(1, heads // record.point.tp)
+    return float(kv_bytes_per_token(layers, own_heads, head_dim, record.point.kv_dtype))
 
 
 def tokens_read(point: Point) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from analysis.progress import shown
 from harness.commandline import guarded, place
 from harness.errors import ConfigError
 from harness.printable import printable
@@ -29,6 +30,8 @@ _TABLES = (
     "spread", "bandwidth", "pareto",
 )  # fmt: skip
 _FIGURES = ("fit", "dose", "decomposition", "batches", "memory", "step", "context", "distance", "decision")
+
+_SKIPPED = 2
 
 
 def _not_negative(text: str) -> float:
@@ -131,7 +134,12 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = add("trace", _trace, "phases and kernels of an nsys SQLite export or a torch trace")
     trace.add_argument("file", type=place, help="x.sqlite (nsys export --type sqlite), x.json or x.json.gz")
-    trace.add_argument("--skip", type=_count, default=0, help="marked iterations to leave out first")
+    trace.add_argument(
+        "--skip",
+        type=_count,
+        default=_SKIPPED,
+        help=f"marked iterations to leave out first, default {_SKIPPED} as in tables 7 and 8",
+    )
     trace.add_argument("--most", type=_count, default=20, help="ranges and kernels to print")
     trace.add_argument("--json", action="store_true", help="everything, as JSON")
 
@@ -187,11 +195,12 @@ def _tables(options: argparse.Namespace) -> int:
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "tables"
     study = load.load_study(folder)
-    for name in TABLES:
+    for name in shown(list(TABLES), "making tables"):
         table = build(name, study)
         for kind in FORMATS:
             write_text(out / f"{table.name}.{ENDINGS[kind]}", render.render(table, kind))
-    sys.stdout.write(f"{len(TABLES)} tables in {len(FORMATS)} formats: {out}\n")
+    count = len(study.cells)
+    sys.stdout.write(f"{len(TABLES)} tables of {count} records in {len(FORMATS)} formats: {out}\n")
     return 0
 
 
@@ -211,12 +220,12 @@ def _draw(options: argparse.Namespace, names: list[str], missing: int = 0) -> in
     folder = load.results_dir(options.results)
     out: Path = options.out or folder / "figures"
     study = load.load_study(folder)
-    status = 0
-    for name in names:
-        drawn = figures.draw(name, study, out)
-        sys.stdout.write(f"{drawn.note or drawn.stem}\n")
-        status = missing if drawn.note else status
-    return status
+    drawn = [figures.draw(name, study, out) for name in shown(names, "drawing figures")]
+    sys.stdout.writelines(f"{figure.text}\n" for figure in drawn)
+    if len(names) > 1:
+        done = sum(not figure.note for figure in drawn)
+        sys.stdout.write(f"{done} of {len(names)} figures of {len(study.cells)} records: {out}\n")
+    return missing if any(figure.note for figure in drawn) else 0
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -226,8 +235,9 @@ def _report(options: argparse.Namespace) -> int:
 
     folder = load.results_dir(options.results)
     path: Path = options.out or folder / "report.html"
-    write_report(load.load_study(folder), path, folder)
-    (sys.stderr if is_stdout(path) else sys.stdout).write(f"{path}\n")
+    study = load.load_study(folder)
+    write_report(study, path, folder)
+    (sys.stderr if is_stdout(path) else sys.stdout).write(f"{path}: {len(study.cells)} records\n")
     return 0
 
 
@@ -265,8 +275,10 @@ def _export(options: argparse.Namespace) -> int:
     from analysis import export, load  # noqa: PLC0415
 
     folder = load.results_dir(options.results)
-    for path in export.write(load.load(folder), options.out or folder / "export"):
-        sys.stdout.write(f"{path}\n")
+    records = load.load(folder)
+    rows = {"points": len(records), "decode_steps": sum(len(record.decode_steps) for record in records)}
+    for path in export.write(records, options.out or folder / "export"):
+        sys.stdout.write(f"{path}: {rows[path.stem]:,} rows\n")
     return 0
 
 

@@ -21,6 +21,20 @@ _SURPLUS = 1.1
 _SPARE_LINES = 2
 """Lines more than steps: a step that runs while the last request ends is logged too."""
 _HASH = re.compile("[0-9a-f]{64}")
+_HASH_DIGITS = 5
+"""Different digits of a SHA-256 at least; one of 10^35 has fewer."""
+_PROBE_DATA = {
+    "trace": "phases", "decision": "decision_probe", "attention_mass": "attention_mass",
+    "margins": "output_margins", "draws": "draws",
+}  # fmt: skip
+"""Key of `record.extras` that each probe leaves."""
+_SERVER_SAID = {
+    "prompt_tokens": "prompt_tokens", "completion_tokens": "completion_tokens",
+    "cached_tokens": "cached_tokens", "e2e_latency_s": "e2e_latency", "verify_steps": "spec_verify_ct",
+    "correct_drafts": "spec_num_correct_drafts", "proposed_drafts": "spec_num_proposed_drafts",
+    "retractions": "num_retractions",
+}  # fmt: skip
+"""Fields of a reply, and what the server called them in `meta_info`."""
 
 Found = Iterator[tuple[str, str]]
 
@@ -55,6 +69,14 @@ def _tokens(record: Record) -> Found:
             yield "token_count_mismatch", f"a reply counts {got} tokens, {most} were asked for at most"
         if ids != got:
             yield "token_count_mismatch", f"{ids} token ids are stored of a reply of {got} tokens"
+        proposed, steps = request.proposed_drafts, request.verify_steps
+        if proposed is not None and steps is not None and proposed != steps * record.point.gamma:
+            text = f"{proposed} drafts were proposed in {steps} steps of {record.point.gamma}"
+            yield "token_count_mismatch", text
+        for name, said in _SERVER_SAID.items():
+            told, kept = request.meta_info.get(said), getattr(request, name)
+            if told is not None and kept is not None and told != kept:
+                yield "reply_mismatch", f"{name} of a reply is {kept}, the server said {told}"
 
 
 def _steps(record: Record) -> int:
@@ -98,12 +120,19 @@ def _labels(record: Record) -> Found:
     point = record.point
     if point.probe is not None and point.probe not in {*PROBES, *CLIENT_PROBES}:
         yield "unknown_probe", f"{point.probe!r} is no probe: {', '.join((*PROBES, *sorted(CLIENT_PROBES)))}"
+    for probe, key in _PROBE_DATA.items():
+        if probe == point.probe and not record.extras.get(key):
+            yield "other_probe", f"the point asks for probe {probe}, the record holds nothing of it"
+        if probe != point.probe and record.extras.get(key):
+            asked = point.probe or "none"
+            yield "other_probe", f"the record holds data of probe {probe}, the point asks for {asked}"
     if point.arm in WINDOWED_ARMS and "mode" not in record.server.engine_report:
         yield "other_server", "the plugin said nothing of the draft's mode: who ran is unknown"
     if record.input is None:
         return
-    if not _HASH.fullmatch(record.input.sha256_ids):
-        yield "other_prompt", "the prompt's hash is none: which tokens were sent is unknown"
+    digest = record.input.sha256_ids
+    if not _HASH.fullmatch(digest) or len(set(digest)) < _HASH_DIGITS:
+        yield "other_prompt", "the prompt's hash is no SHA-256: which tokens were sent is unknown"
     if record.input.task != point.task:
         yield "other_prompt", f"the prompt is of input {record.input.task}, not {point.task}"
     # A generated sample is named by its task, seed and place.

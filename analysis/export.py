@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from analysis.estimators import Estimate, length_agreement
-from analysis.files import write_bytes
-from analysis.spreadsheets import without_formulas
+from analysis.files import write_bytes, write_text
+from analysis.spreadsheets import to_csv
 from analysis.study import Cell, cells_of
 from harness.errors import RecordError
 from harness.points import Point
@@ -121,8 +121,7 @@ def write(records: Sequence[Record], folder: Path) -> list[Path]:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         paths.append(write_bytes(folder / f"{name}.parquet", buffer.getvalue()))
-        text = without_formulas(frame).to_csv(index=False, lineterminator="\n")
-        paths.append(write_bytes(folder / f"{name}.csv", text.encode()))
+        paths.append(write_text(folder / f"{name}.csv", to_csv(frame)))
     return paths
 
 

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from analysis.extras import check_extras
+from analysis.progress import shown
 from analysis.study import Study
 from analysis.validity import judge
 from harness.errors import ConfigError, RecordError
 from harness.printable import printable
-from harness.records import Record, iter_record_dirs, read_all
+from harness.records import Record, iter_record_dirs, read_record
 
 DEFAULT = Path("results")
 REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
@@ -58,10 +59,11 @@ def load(folder: Path, quiet: bool = False) -> list[Record]:
 
 def read_set(folder: Path, quiet: bool = False) -> tuple[list[Record], int]:
     """The same, and how many could not be read."""
-    found, errors = read_all(folder)
-    records = []
-    for record in found:
+    records: list[Record] = []
+    errors: list[RecordError] = []
+    for directory in shown(list(iter_record_dirs(folder)), "reading records"):
         try:
+            record = read_record(directory)
             check_extras(record)
             _check_fields(record)
             records.append(record)

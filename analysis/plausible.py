@@ -1,5 +1,7 @@
 """Do the parts of a record agree: the context, the server's arguments, the rates, and the clocks?
 
+A step's time comes from its throughput: those of a run add up to its latency and to its time stamps.
+
 Each function gives one sentence, or nothing where the parts agree or where there is nothing to compare.
 """
 
@@ -12,20 +14,32 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.estimators import LENGTHS, RATES, SKIPPED_LINES, effective_batch, within
-from harness.points import Point
+from harness.points import SPECULATIVE_ARMS, Point
 from harness.records import DecodeSteps, Record
-from harness.server.reported import contradictions, differing, mode_difference, of_point
+from harness.server.reported import (
+    UNKNOWN_BACKEND,
+    contradictions,
+    differing,
+    mode_difference,
+    of_point,
+)
 
 Floats = npt.NDArray[np.float64]
 
-CLOCK_FACTOR = 3.0
-"""How far apart two clocks of a run may be: other work slows single steps, another unit is far more."""
+CLOCK_TOLERANCE = 0.05
+"""Share by which two clocks of one run may differ; runs on a busy machine stay within 2 %."""
+_UNCERTAIN_FACTOR = 3.0
+"""The same where a log leaves steps out: lines that stand for several, or some that are missing."""
 HELD = (0.95, 1.1)
 """Of the prompt: a request may hold no less than the first at most, no more than the second at least."""
 _OUTPUT_TOKENS = 512
 _STAMP_S = 1.0
+_IDLE_S = 1.0
+"""Between the step before the run and its request, both in the gap of the first line."""
+_SINGLE = 1.5
+"""Steps a line below which each line is taken for one: a line's tokens are those of the step before."""
 _PAUSE = 10
-_COMPLETE = 0.9
+_NEARLY_COMPLETE = 0.9
 
 
 def server_text(record: Record) -> str:
@@ -35,10 +49,29 @@ def server_text(record: Record) -> str:
         wrong = contradictions(point, reported) if reported else []
     else:
         wrong = differing(of_point(point, reported.get("device") == "cpu"), reported)
-    mode = record.server.engine_report.get("mode", "off")
+    report = record.server.engine_report
+    mode = report.get("mode", "off")
     if mode != "off":  # a record without the plugin's line is another check's
         wrong += mode_difference(point.arm, mode)
+        stated = {"window": point.window_tokens, "sink": point.sink_tokens, "draft_tokens": point.depth}
+        wrong += [
+            f"the plugin's {name} is {report[name]}, not {value}"
+            for name, value in stated.items()
+            if name in report and report[name] != str(value)
+        ]
+    wrong += _other_cpu_backend(record)
     return f"the server was another one: {'; '.join(wrong)}" if wrong else ""
+
+
+def _other_cpu_backend(record: Record) -> list[str]:
+    """On a CPU the draft has the target's backend and no argument of its own."""
+    point, reported = record.point, record.server.arguments
+    own = reported.get("attention_backend")
+    if reported.get("device") != "cpu" or point.arm not in SPECULATIVE_ARMS or not isinstance(own, str):
+        return []
+    if point.draft_backend in (own, UNKNOWN_BACKEND):
+        return []
+    return [f"attention_backend of a CPU is {own!r}, also the draft's, not {point.draft_backend!r}"]
 
 
 def context_text(point: Point, steps: DecodeSteps) -> str:
@@ -91,9 +124,15 @@ def _against_latency(record: Record, times_s: Floats, at_batch: npt.NDArray[np.i
     steady, whole = float(times_s[at_batch[SKIPPED_LINES:]].sum()), float(times_s.sum())
     expected = max(r.verify_steps or r.completion_tokens - 1 for r in record.requests)
     # Of a shared prefill only the steps of one batch size are kept.
-    complete = len(times_s) >= _COMPLETE * expected and not record.point.shared_prefill
-    if steady > CLOCK_FACTOR * latency or (complete and whole < latency / CLOCK_FACTOR):
-        took = steady if steady > CLOCK_FACTOR * latency else whole
+    lines = 0 if record.point.shared_prefill else len(times_s)
+    least = 0.0
+    if lines >= expected:
+        least = latency * (1 - CLOCK_TOLERANCE)
+    elif lines >= _NEARLY_COMPLETE * expected:
+        least = latency / _UNCERTAIN_FACTOR
+    most = latency * (1 + CLOCK_TOLERANCE)
+    if steady > most or whole < least or (lines and whole > most + _IDLE_S):
+        took = steady if steady > most else whole
         return f"by their throughput the steps took {took:.3g} s, the request {latency:.3g} s: {_ADVICE}"
     return ""
 
@@ -111,9 +150,11 @@ def _against_stamps(
     # A line may stand for many steps (--decode-log-interval): then the tokens held tell how many came.
     held = [steps.resident_tokens[i] or 0 for i in (first, *inner)]
     grown = float(max(held) - held[0]) if held[0] else 0.0
-    took *= max(1.0, grown / emitted)
+    steps_a_line = max(1.0, grown / emitted)
+    took *= steps_a_line
+    factor = 1 + CLOCK_TOLERANCE if steps_a_line < _SINGLE else _UNCERTAIN_FACTOR
     least, most = max(0.0, end - begin - _STAMP_S), end - begin + _STAMP_S
-    if least / CLOCK_FACTOR <= took <= most * CLOCK_FACTOR:
+    if least / factor <= took <= most * factor:
         return ""
     return (
         f"by their throughput the steps from {first + 1} to {last + 1} took {took:.3g} s, by the log's time "

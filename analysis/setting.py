@@ -103,3 +103,15 @@ def setting_text(group: Group, depth: int) -> str:
             also = ", ".join(map(str, others))
             several.append(f"{_LABELS[name]} = {chosen[name]} (also measured: {also})")
     return "; ".join(several)
+
+
+def penalty_text(group: Group) -> str:
+    """What a repetition penalty does to a comparison of arms; empty where no record has one."""
+    found = [c.point.repetition_penalty for c in group.cells if c.point.repetition_penalty != 1]
+    if not found:
+        return ""
+    values = ", ".join(f"{value:g}" for value in sorted(set(found)))
+    return (
+        f"{len(found)} of {len(group.cells)} records have a repetition penalty ({values}), with which arms "
+        "may write different texts: AL and TPOT are of each arm's own (see the table `penalty`)."
+    )

@@ -12,7 +12,8 @@ import numpy as np
 
 from analysis.copies import copies
 from analysis.estimators import Estimate, StepStatistics, step_statistics
-from analysis.validity import Verdict, judge
+from analysis.validity import judge
+from analysis.verdict import Verdict
 from harness.points import Arm, Point
 from harness.records import Outcome, Record
 

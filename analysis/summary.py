@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from analysis.estimators import Estimate, step_statistics
@@ -38,12 +39,17 @@ def _line(record: Record) -> str:
     loops = [str(v) for r in record.requests if (v := screen_repetition(r.output_ids)).verdict == "loop"]
     if loops:
         text += f"; the output repeats itself ({', '.join(sorted(set(loops)))}), which inflates AL"
-    invalid = [reason.text for reason in judge(record, found).reasons if reason.severity == "invalid"]
+    reasons = judge(record, found).reasons
+    invalid = [reason.text for reason in reasons if reason.severity == "invalid"]
     if invalid:
         text += f"; no measurement: {'; '.join(invalid)}"
-    scores = [request.scores["strict"] for request in record.requests if "strict" in request.scores]
+    doubts = [r.text for r in reasons if r.code == "several_runs" and r.severity == "note"]
+    if doubts:
+        text += f"; note: {'; '.join(doubts)}"
+    # Inputs without an answer have a score of NaN.
+    scores = [score for r in record.requests if math.isfinite(score := r.scores.get("strict", math.nan))]
     if scores:
-        text += f"; score {sum(scores) / len(scores):.2f}"
+        text += f"; {sum(scores) / len(scores):.0%} of the expected answers found (strict score)"
     return text
 
 

@@ -3,89 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from analysis.continuity import interruption_findings
 from analysis.counts import asked_tokens, count_findings
 from analysis.estimators import MIN_LINES, StepStatistics, length_agreement, step_statistics
 from analysis.extras import PenaltyAudit, read_extra
-from analysis.machine import busy_text
+from analysis.machine import busy_text, machine_text
 from analysis.outputs import screen_repetition
 from analysis.plausible import clock_text, context_text, rate_text, server_text
+from analysis.verdict import Reason, Severity, Verdict
 from harness.points import SPECULATIVE_ARMS
-from harness.printable import printable
 from harness.records import Outcome, Record
-
-Severity = Literal["invalid", "acceptance", "note"]
 
 MIN_VERIFY_STEPS = 20
 SHORT_DECODE_TOKENS = 32
 CLOCK_SPREAD = 0.10
-
-
-OTHER_POINT = frozenset((
-    "prompt_length", "other_server", "other_context", "other_prompt", "no_speculation", "speculated",
-    "length_above_depth",
-))  # fmt: skip
-"""Codes of a record that is of something else than its point: its outputs count no more than its times."""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One finding.
-
-    `severity`: `invalid` = the record is no measurement and enters no average; `acceptance` = step times
-    stand but acceptance length and TPOT are inflated, so they are kept out of averages where other runs
-    exist and marked where not; `note` = shown only.
-    """
-
-    code: str
-    text: str
-    severity: Severity = "invalid"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """All findings on one record."""
-
-    reasons: tuple[Reason, ...]
-
-    def _of(self, severity: Severity) -> list[Reason]:
-        return [reason for reason in self.reasons if reason.severity == severity]
-
-    @property
-    def valid(self) -> bool:
-        """The record may enter averages of step time."""
-        return not self._of("invalid")
-
-    @property
-    def of_point(self) -> bool:
-        """What was measured is the point, well or badly: its outputs may be compared."""
-        return not any(reason.code in OTHER_POINT for reason in self.reasons)
-
-    @property
-    def acceptance_valid(self) -> bool:
-        """Acceptance length and TPOT may enter averages too."""
-        return self.valid and not self._of("acceptance")
-
-    @property
-    def label(self) -> str:
-        """`ok`, `invalid:code`, or `flagged:code`, by the first reason."""
-        for severity, word in (("invalid", "invalid"), ("acceptance", "flagged")):
-            found = self._of(severity)  # type: ignore[arg-type]
-            if found:
-                return f"{word}:{found[0].code}"
-        return "ok"
-
-    @property
-    def text(self) -> str:
-        """All reasons in one line, gravest first; empty when there is none."""
-        order = ("invalid", "acceptance", "note")
-        return "; ".join(
-            printable(r.text) for r in sorted(self.reasons, key=lambda r: order.index(r.severity))
-        )
 
 
 def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str | None = None) -> Verdict:
@@ -104,7 +38,7 @@ def judge(record: Record, statistics: StepStatistics | None = None, copy_of: str
         _counts(record), _steps(record, statistics), _batch(record, statistics), _retraction(record),
         _early_stop(record), _histograms(record), _dead_draft(record), _impossible_lengths(record),
         _loops(record), _penalty(record), _agreement(record), _clocks(record), _machine(record),
-        _log(record),
+        _log(record), _continuity(record),
     )  # fmt: skip
     found = [reason for check in checks for reason in check]
     if copy_of is not None:
@@ -128,6 +62,8 @@ def _prompt(record: Record) -> Iterator[Reason]:
 def _server(record: Record) -> Iterator[Reason]:
     if text := server_text(record):
         yield Reason("other_server", text)
+    if text := machine_text(record):
+        yield Reason("other_machine", text)
 
 
 def _context(record: Record) -> Iterator[Reason]:
@@ -314,3 +250,8 @@ def _log(record: Record) -> Iterator[Reason]:
     torn = record.log_summary.get("unreadable") or 0
     if torn:
         yield Reason("unreadable_lines", f"{torn} scheduler lines could not be read", "note")
+
+
+def _continuity(record: Record) -> Iterator[Reason]:
+    for text, certain in interruption_findings(record):
+        yield Reason("several_runs", text, "invalid" if certain else "note")

@@ -15,22 +15,31 @@ if TYPE_CHECKING:
     from analysis.figures.base import Drawn
     from analysis.study import Study
 
-# name -> (file name, what it needs, said where it is missing)
-FIGURES: dict[str, tuple[str, str]] = {
-    "2": ("figure_2", "replies with accept histograms"),
-    "3": ("figure_3", "native and ring on the same context"),
-    "4": ("figure_4", "two batch sizes at TP1"),
-    "5": ("figure_5", "two batch sizes at TP2"),
-    "fit": ("latency_fit", "three depths of an arm"),
-    "dose": ("dose_response", "two windows"),
-    "decomposition": ("decomposition", "traced records"),
-    "batches": ("largest_batch", "two batch sizes of an arm"),
-    "memory": ("draft_kv_share", "pools larger than the log's rounding"),
-    "step": ("step_by_context", "a valid record"),
-    "context": ("acceptance_by_context", "speculative arms"),
-    "distance": ("attention_by_distance", "records of the attention-mass probe"),
-    "decision": ("decision_margins", "records of the decision probe"),
+# name -> what it needs, said where it is missing
+FIGURES: dict[str, str] = {
+    "2": "replies with accept histograms",
+    "3": "native and ring on the same context",
+    "4": "two batch sizes at TP1",
+    "5": "two batch sizes at TP2",
+    "fit": "three depths of an arm",
+    "dose": "two windows",
+    "decomposition": "traced records",
+    "batches": "two batch sizes of an arm",
+    "memory": "pools larger than the log's rounding",
+    "step": "a valid record",
+    "context": "speculative arms",
+    "distance": "records of the attention-mass probe",
+    "decision": "records of the decision probe",
 }
+
+
+def stem_of(name: str) -> str:
+    """What a figure's files are called, less their endings: `figure_3`."""
+    return f"figure_{_short(name)}"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("figure_").removeprefix("figure-")
 
 
 def make(name: str, study: Study) -> Figure | None:
@@ -41,7 +50,7 @@ def make(name: str, study: Study) -> Figure | None:
     """
     from analysis.figures import base, capacity, more, paper, probes  # noqa: PLC0415  (matplotlib)
 
-    short = name.removeprefix("figure_").removeprefix("figure-")
+    short = _short(name)
     makers: dict[str, Callable[[Study], Figure | None]] = {
         "2": paper.figure_2, "3": paper.figure_3, "4": paper.figure_4, "5": paper.figure_5,
         "fit": more.latency_fit, "dose": more.dose_response, "decomposition": more.decomposition,
@@ -63,7 +72,7 @@ def draw(name: str, study: Study, folder: Path) -> Drawn:
     from analysis.figures import base  # noqa: PLC0415
 
     figure = make(name, study)
-    stem, needs = FIGURES[name.removeprefix("figure_").removeprefix("figure-")]
+    stem, needs = stem_of(name), FIGURES[_short(name)]
     if figure is None:
         gone = remove([folder / f"{stem}.{kind}" for kind in base.FORMATS])
         older = "; the older picture of that name was removed" if gone else ""

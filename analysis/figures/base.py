@@ -47,6 +47,11 @@ class Drawn:
     stem: Path | None = None
     note: str = ""
 
+    @property
+    def text(self) -> str:
+        """Its files, or the note."""
+        return self.note or f"{self.stem}.{', .'.join(FORMATS)}"
+
 
 @contextmanager
 def styled() -> Iterator[None]:
@@ -96,18 +101,16 @@ def line(axis: Axes, arm: str, x: Sequence[float], estimates: Sequence[Estimate]
 def tokens(axis: Axes, values: Sequence[int]) -> None:
     """A logarithmic context axis with its measured lengths as ticks."""
     axis.set_xscale("log", base=2)
-    axis.set_xticks(list(values), [short(v) for v in values])
+    axis.set_xticks(list(values), [in_full(v) for v in values])
     axis.minorticks_off()
     if len(values) == 1:
         axis.set_xlim(values[0] / 2, values[0] * 2)
     axis.set_xlabel("context S (tokens)")
 
 
-def short(count: int) -> str:
-    """8192 -> 8K, 1,040,000 -> 1.04M."""
-    if count >= 1_000_000:
-        return f"{count / 1e6:.3g}M"
-    return f"{count / 1024:.3g}K" if count >= 1024 else str(count)
+def in_full(count: int) -> str:
+    """1040000 -> 1,040,000, as in tables: a K of 1000 for one length would be one of 1024 for another."""
+    return f"{count:,}"
 
 
 def render(figure: Figure, kind: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from analysis.figures.base import ARM_STYLE, panels, short
+from analysis.figures.base import ARM_STYLE, in_full, panels
 from analysis.study import Study
 from analysis.tables.base import sites
 from analysis.tables.memory import LargestBatch, comparable, largest_batches
@@ -45,7 +45,7 @@ def batches(study: Study) -> Figure | None:
         point = swept[0].point
         where = f"{point.kv_budget_mib} MiB of KV" if point.kv_budget_mib else "the server's memory"
         axis.set_title(
-            f"{name}, TP{point.tp}\nS = {short(point.context_tokens)} + {point.max_new_tokens}, {where}"
+            f"{name}, TP{point.tp}\nS = {in_full(point.context_tokens)} + {point.max_new_tokens}, {where}"
         )
         axis.set_ylim(0, 1.2 * max(1, *(f.ran for f in ordered)))
         axis.grid(visible=False, axis="x")

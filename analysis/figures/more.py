@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.estimators import Estimate
 from analysis.extras import Phases
-from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
+from analysis.figures.base import ARM_STYLE, bars, in_full, line, panels, tokens
 from analysis.study import Pick, Study, accept_length, pooled, step_ms, tpot_ms
 from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
@@ -35,7 +35,7 @@ def latency_fit(study: Study) -> Figure | None:
         top, low = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
         for arm in (native, ring):
             _fit_lines(top, low, arm)
-        top.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+        top.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
         top.legend()
         low.axhline(0, color="#888888", linewidth=0.8)
         low.set_xlabel("draft forwards gamma")
@@ -92,10 +92,10 @@ def dose_response(study: Study) -> Figure | None:
                 if native.low == native.low:
                     axis.axhspan(native.low, native.high, color=ARM_STYLE["native"]["color"], alpha=0.12)
             axis.set_xscale("log", base=2)
-            axis.set_xticks([w for w, _ in found], [short(w) for w, _ in found])
+            axis.set_xticks([w for w, _ in found], [in_full(w) for w, _ in found])
             axis.minorticks_off()
             axis.set(xlabel="window W (tokens)", ylabel=label)
-            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {short(context)}")
+            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
             axis.legend()
     return figure
 
@@ -129,7 +129,7 @@ def decomposition(study: Study) -> Figure | None:
                 tasks = "" if task == main_task(site) else f"\n{task}"
                 if not one.note:
                     columns.append(
-                        (f"{site.model}\n{one.titled(arm)}\nd={depth} {short(context)}{tasks}", phases)
+                        (f"{site.model}\n{one.titled(arm)}\nd={depth} {in_full(context)}{tasks}", phases)
                     )
     if not columns:
         return None
@@ -164,7 +164,7 @@ def memory_share(study: Study) -> Figure | None:
             continue
         # Arms are compared in pools of one size: the largest that most of them had.
         sized = max(shares, key=lambda key: (len(shares[key]), key))
-        size = f"{sized[0]:,} MiB" if sized[0] else f"S = {short(sized[1])}"
+        size = f"{sized[0]:,} MiB" if sized[0] else f"S = {in_full(sized[1])}"
         for arm, share in shares[sized].items():
             found[f"{site.model} on {site.hardware}\n{size}", arm] = share
     if not found:

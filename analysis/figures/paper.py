@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis.estimators import Estimate
-from analysis.figures.base import ARM_STYLE, bars, line, panels, short, tokens
+from analysis.figures.base import ARM_STYLE, bars, in_full, line, panels, tokens
 from analysis.paper import MODELS, claim
 from analysis.study import Study, pooled_ratio, step_ms
 from analysis.tables.acceptance import positions
@@ -41,7 +42,7 @@ def figure_2(study: Study) -> Figure | None:
             places = [r.position + 0.1 * (shift - 0.5) for r in known]
             line(axis, arm, places, estimates, label=f"{arm} ({flag})" if flag else arm)
         axis.set(xlabel="draft position j", ylim=(0, 1.03), xticks=range(1, depth))
-        axis.set_title(f"{site.model} on {site.hardware}, S = {short(context)}\n{task}, d = {depth}")
+        axis.set_title(f"{site.model} on {site.hardware}, S = {in_full(context)}\n{task}, d = {depth}")
         axis.legend(loc="lower left")
     axes[0].set_ylabel("conditional acceptance\n(95 % Wilson over steps)")
     return figure
@@ -119,8 +120,15 @@ def _frontiers(study: Study, tp: int) -> Figure | None:
     for axis, (site, task, context, rates) in zip(axes, shown, strict=True):
         _frontier(axis, rates)
         axis.set(xlabel="tokens/s per user", ylabel="tokens/s per GPU")
-        axis.set_title(f"{site.model} on {site.hardware}, TP{tp}\n{task}, S = {short(context)}")
-        axis.legend()
+        axis.set_title(f"{site.model} on {site.hardware}, TP{tp}\n{task}, S = {in_full(context)}")
+    # Below the panels: within them it hides points.
+    known = {
+        text: line for axis in axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if any(not rate.on_frontier for *_, rates in shown for rate in rates if rate.user == rate.user):
+        hollow = Line2D([], [], linestyle="none", marker="o", color="#555555", markerfacecolor="none")
+        known["hollow: not on its arm's frontier"] = hollow
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=3, fontsize=6.5)
     return figure
 
 
@@ -136,5 +144,6 @@ def _frontier(axis: Axes, rates: list[RatePoint]) -> None:
         for rate in best:
             axis.annotate(f"B{rate.batch}", (rate.user, rate.gpu), textcoords="offset points",
                           xytext=(3, 3), fontsize=6, color=style["color"])  # fmt: skip
-    axis.set_xlim(left=0)
-    axis.set_ylim(bottom=0)
+    # The labels stand above and to the right of their markers.
+    axis.set_xlim(0, 1.15 * axis.get_xlim()[1])
+    axis.set_ylim(0, 1.1 * axis.get_ylim()[1])

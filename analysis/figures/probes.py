@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.acceptance import wilson
 from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe
-from analysis.figures.base import bars, panels, short
+from analysis.figures.base import bars, in_full, panels
 from analysis.study import Study
 from analysis.tables.base import Site, sites
 from analysis.tables.probes import Chosen, T, probed
@@ -28,7 +28,7 @@ def _records(study: Study, key: str, kind: type[T]) -> Iterator[tuple[Site, Chos
 
 def _title(site: Site, one: Chosen) -> str:
     context, depth, task = one.place
-    where = one.titled(f"{task}, S = {short(context)}, d = {depth}")
+    where = one.titled(f"{task}, S = {in_full(context)}, d = {depth}")
     return f"{site.model} on {site.hardware}\n{where}"
 
 
@@ -59,10 +59,10 @@ def _draw_distances(axis: Axes, mass: AttentionMass) -> None:
         edge = math.log2(window) + 0.5
         axis.axvline(edge, color="#555555", linestyle="--", linewidth=1)
         inside = f"in window {100 * mass.in_window_mass:.1f} %"
-        axis.text(edge, 1.0, f" W = {short(window)}: {inside}", transform=axis.get_xaxis_transform(),
+        axis.text(edge, 1.0, f" W = {in_full(window)}: {inside}", transform=axis.get_xaxis_transform(),
                   va="top", fontsize=6.5)  # fmt: skip
     ticks = list(range(0, len(heights), 2))
-    labels = [short(starts[i]) for i in ticks]
+    labels = [in_full(starts[i]) for i in ticks]
     if mass.sink_tokens:
         ticks.append(len(heights) + 0.5)  # type: ignore[arg-type]
         labels.append(f"sink\n{mass.sink_tokens}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.files import write_text
+from analysis.progress import shown
 from analysis.report.summary import Summary, environment_rows, summarise
 from analysis.study import Cell, Study
 from analysis.tables import TABLES, build
@@ -27,7 +28,7 @@ def write_report(study: Study, path: Path, results: Path) -> Path:
     page = environment.from_string(source).render(
         where=study.where,
         summary=summarise(study),
-        tables=[_table_view(build(name, study)) for name in TABLES],
+        tables=[_table_view(build(name, study)) for name in shown(list(TABLES), "making tables")],
         figures=list(_figures(study)),
         environment=environment_rows(study),
         records=[_record_view(cell, path, results) for cell in study.cells],
@@ -38,10 +39,10 @@ def write_report(study: Study, path: Path, results: Path) -> Path:
 def _figures(study: Study) -> Iterable[dict[str, Any]]:
     from markupsafe import Markup  # noqa: PLC0415
 
-    from analysis.figures import FIGURES, base, make  # noqa: PLC0415
+    from analysis.figures import FIGURES, base, make, stem_of  # noqa: PLC0415
 
-    for name, (stem, needs) in FIGURES.items():
-        figure = make(name, study)
+    for name in shown(list(FIGURES), "drawing figures"):
+        figure, stem, needs = make(name, study), stem_of(name), FIGURES[name]
         if figure is None:
             yield {"name": stem, "note": f"nothing to draw: it needs {needs}", "svg": ""}
             continue

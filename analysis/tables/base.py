@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.estimators import Estimate
 from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
-from analysis.setting import setting_text, usual, usual_of_arm, usual_params
+from analysis.setting import penalty_text, setting_text, usual, usual_of_arm, usual_params
 from analysis.study import Cell, Group, Pooled, Study, task_params
 from analysis.unlike import unlike
 from harness.points import ARMS, WINDOWED_ARMS
@@ -292,6 +292,8 @@ def header(study: Study, *more: str) -> list[str]:
                 f"{group.model} on {group.hardware}: {busy} of {len(group.cells)} records were measured on a "
                 "busy machine, where steps take longer: `python -m analysis check --all` names them."
             )
+        if penalty := penalty_text(group):
+            lines.append(f"{group.model} on {group.hardware}: {penalty}")
         depth = main_depth(Site(group.model, group.hardware, None, group))
         if setting := setting_text(group, depth):
             where = f"{group.model} on {group.hardware}"

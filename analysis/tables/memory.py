@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.estimators import Estimate
@@ -15,6 +16,7 @@ from harness.records import Outcome, Pool, ServerInfo
 _ROUNDING_BYTES = 10 << 20
 _WORTH_A_SHARE = 20 * _ROUNDING_BYTES
 _NOTES = (
+    "One row a server setting: S, d and W + sink are those of the points that it served.",
     "Bytes as the server logs them, rounded to 10 MiB (the draft pool of a windowed server: exactly). A "
     "share is given where rounding cannot change it.",
     "Tokens given back: what the target holds beyond what two full-length pools would hold in the same "
@@ -35,6 +37,7 @@ def memory(study: Study) -> Table:
         "memory",
         "KV memory: the draft's share, and what a ring gives back",
         [Column("model", "model"), Column("hardware", "hardware"), Column("arm", "arm"),
+         Column("context_tokens", "S"), Column("depth", "d"), Column("window", "W + sink"),
          Column("budget", "sized by"), Column("requests", "requests at most"),
          Column("target_tokens", "target tokens"), Column("target_mib", "target MiB", 1),
          Column("draft_tokens", "draft tokens"), Column("draft_mib", "draft MiB", 3),
@@ -44,19 +47,18 @@ def memory(study: Study) -> Table:
     )  # fmt: skip
     for site in sites(study):
         said = claim("memory", site.paper, "all", "native", "draft_share_of_kv")
-        seen: set[tuple[object, ...]] = set()
         # A record of another server than its point's tells of other pools.
-        for cell in (c for c in site.group.cells if c.verdict.of_point) if site.group else ():
+        for cells in _by_setting(c for c in site.group.cells if c.verdict.of_point) if site.group else ():
+            cell = cells[0]
             server, point = cell.record.server, cell.point
             pools = {pool.role: pool for pool in server.pools}
-            target, draft = pools.get("target"), pools.get("draft")
-            key = (point.arm, _sized_by(cell), server.max_running_requests, repr(server.pools))
-            if target is None or key in seen:
-                continue
-            seen.add(key)
+            target, draft = pools["target"], pools.get("draft")
             back, of = tokens_given_back(server) or (None, None)
             table.add(
-                model=site.model, hardware=site.hardware, arm=point.arm, budget=_sized_by(cell),
+                model=site.model, hardware=site.hardware, arm=point.arm,
+                context_tokens=_span(c.point.context_tokens for c in cells),
+                depth=_span(c.point.depth for c in cells),
+                window=_windows(cells), budget=_sized_by(cell),
                 requests=server.max_running_requests,
                 target_tokens=target.tokens, target_mib=_mib(target.bytes),
                 draft_tokens=draft.tokens if draft else None,
@@ -75,6 +77,29 @@ def memory(study: Study) -> Table:
                 architecture_percent=architecture_share(ServerInfo(), site.paper),
             )  # fmt: skip
     return table
+
+
+def _by_setting(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Cells whose servers had the same pools, in the order of the first of each."""
+    found: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        server = cell.record.server
+        if any(pool.role == "target" for pool in server.pools):
+            key = (cell.point.arm, _sized_by(cell), server.max_running_requests, repr(server.pools))
+            found.setdefault(key, []).append(cell)
+    return list(found.values())
+
+
+def _span(values: Iterable[int]) -> str:
+    """`2,048 to 32,768`, or the one value."""
+    low, *_, high = sorted(values) * 2
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _windows(cells: Iterable[Cell]) -> str:
+    """`252 + 4`, several by commas; empty where the draft reads everything."""
+    pairs = {(p.window_tokens, p.sink_tokens or 0) for p in (c.point for c in cells) if p.window_tokens}
+    return ", ".join(f"{window:,} + {sink}" for window, sink in sorted(pairs))
 
 
 def _sized_by(cell: Cell) -> str:

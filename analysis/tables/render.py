@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from analysis.spreadsheets import without_formulas
+from analysis.spreadsheets import to_csv
 from analysis.tables.base import INSIDE, NOT_MEASURED, OUTSIDE, Content, Table, Value
 
 if TYPE_CHECKING:
@@ -33,12 +33,10 @@ def _pipe(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def to_csv(table: Table) -> str:
+def _csv(table: Table) -> str:
     """The frame of the table; header lines are comments above it."""
     comments = "".join(f"# {line}\n" for line in (table.title, *table.header))
-    return comments + str(
-        without_formulas(table.frame()).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    )
+    return comments + to_csv(table.frame(), float_format="%.6g")
 
 
 def latex(table: Table) -> str:
@@ -128,7 +126,7 @@ def render(table: Table, kind: str) -> str:
     """Text in a format of `FORMATS`; terminal text is plain and as wide as the table needs."""
     if kind == "terminal":
         return plain(table)
-    return {"markdown": markdown, "csv": to_csv, "latex": latex}[kind](table)
+    return {"markdown": markdown, "csv": _csv, "latex": latex}[kind](table)
 
 
 def plain(table: Table) -> str:

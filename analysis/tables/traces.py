@@ -94,9 +94,9 @@ class _Traced:
         return self.kernels[key].us_per_iteration if key in self.kernels else None
 
     def value(self, us: float | None) -> Value:
-        """A cell of the table."""
+        """A cell of the table, in ms."""
         if us is not None:
-            return self.cell.value(Estimate(us)) if self.cell else Value(Estimate(us))
+            return self.cell.value(Estimate(us / 1000)) if self.cell else Value(Estimate(us / 1000))
         problem = self.trace.problem if self.trace else ""
         return Value(None, note="-" if self.kernels else problem or "not traced")
 
@@ -107,7 +107,7 @@ def table_8(study: Study) -> Table:
         "table_8",
         "Table 8: kernels of the draft phase",
         [*SITE_COLUMNS, Column("kind", "class"), Column("kernel", "kernel"), Column("phase", "phase"),
-         Column("native_us", "native us/iter", 1), Column("ring_us", "ring us/iter", 1)],
+         Column("native_ms", "native ms/iteration", 4), Column("ring_ms", "ring ms/iteration", 4)],
         header(study, "Busy time a decode iteration; `-` means the arm does not run the kernel."),
     )  # fmt: skip
     for site in sites(study):
@@ -120,11 +120,11 @@ def table_8(study: Study) -> Table:
         if not native.kernels and not ring.kernels:
             quantity = "generate_draft_decode_kv_indices"
             said = site.claim("table_8", "niah_multiquery_enum", "native", quantity)
-            note = f" (paper {said.text} ms/iter)" if said else ""
+            note = f" (paper {said.text} ms/iteration)" if said else ""
             missing = native.value(None).note if site.group else "not measured here"
             table.add(model=site.model, hardware=site.hardware, kernel=quantity if said else "",
-                      native_us=missing + note,
-                      ring_us=ring.value(None).note if site.group else "not measured here")  # fmt: skip
+                      native_ms=missing + note,
+                      ring_ms=ring.value(None).note if site.group else "not measured here")  # fmt: skip
     return table
 
 
@@ -153,8 +153,8 @@ def _add_classes(table: Table, site: Site, context: int | None, native: _Traced,
     for kind in sorted(names, key=lambda k: (-max(arm.get(k, 0.0) for arm in by_arm), k)):
         table.add(model=site.model, hardware=site.hardware,
                   context_tokens=context, kind=kind, kernel=_CLASS,
-                  phase="draft, all", native_us=native.value(by_arm[0].get(kind)),
-                  ring_us=ring.value(by_arm[1].get(kind)))  # fmt: skip
+                  phase="draft, all", native_ms=native.value(by_arm[0].get(kind)),
+                  ring_ms=ring.value(by_arm[1].get(kind)))  # fmt: skip
 
 
 def _add_kernels(table: Table, site: Site, context: int | None, native: _Traced, ring: _Traced) -> None:
@@ -166,8 +166,8 @@ def _add_kernels(table: Table, site: Site, context: int | None, native: _Traced,
         kernel = native.kernels.get(key) or ring.kernels[key]
         table.add(model=site.model, hardware=site.hardware,
                   context_tokens=context, kind=kernel.kind,
-                  kernel=kernel.name, phase=kernel.phase, native_us=native.value(native.us(key)),
-                  ring_us=ring.value(ring.us(key)))  # fmt: skip
+                  kernel=kernel.name, phase=kernel.phase, native_ms=native.value(native.us(key)),
+                  ring_ms=ring.value(ring.us(key)))  # fmt: skip
 
 
 def _traced(site: Site) -> tuple[_Traced, _Traced]:

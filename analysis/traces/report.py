@@ -42,7 +42,7 @@ def lines(trace: Trace, skipped: int, most: int) -> Iterator[str]:
     yield from (f"warning: {text}" for text in trace.warnings)
     yield from (f"missing: {text}" for text in trace.missing)
     yield from (f"left out: {count} x {what}" for what, count in trace.ignored.items())
-    yield f"kernel time in all: {_us(trace.kernel_ns / 1e3)}"
+    yield f"kernel time in all: {_ms(trace.kernel_ns / 1e3)}"
     yield from _range_lines(trace, most)
     yield from _phase_lines(found)
     yield from _kernel_lines(found, most)
@@ -55,7 +55,7 @@ def _range_lines(trace: Trace, most: int) -> Iterator[str]:
     yield ""
     yield "ranges: how many, and the busy time launched inside them, inner ranges included"
     for name, (count, busy) in list(ranges.items())[:most]:
-        yield f"{count:10} x {'cannot be told' if busy is None else _us(busy / 1e3):>17}  {name}"
+        yield f"{count:10} x {'cannot be told' if busy is None else _ms(busy / 1e3):>17}  {name}"
 
 
 def _phase_lines(found: Breakdown) -> Iterator[str]:
@@ -65,25 +65,26 @@ def _phase_lines(found: Breakdown) -> Iterator[str]:
         return
     yield f"{found.iterations} marked iterations; means of one"
     if found.wall is not None:
-        yield f"  {found.wall.iteration_ms:10.3f} ms  wall time of an iteration, of it"
+        yield f"  {found.wall.iteration_ms:14,.4f} ms  wall time of an iteration, of it"
         for phase, value in sorted(found.wall.phases_ms().items(), key=lambda item: -item[1]):
-            yield f"  {value:10.3f} ms  {phase}"
-    yield f"  {_us(found.total_us)}  busy, of it"
+            yield f"  {value:14,.4f} ms  {phase}"
+    yield f"  {_ms(found.total_us)}  busy, of it"
     for phase, value in sorted(found.busy_us.items(), key=lambda item: -item[1]):
-        yield f"  {_us(value)}  {phase}"
+        yield f"  {_ms(value)}  {phase}"
 
 
 def _kernel_lines(found: Breakdown, most: int) -> Iterator[str]:
     if not found.kernels:
         return
     yield ""
-    yield "     calls             us  phase         class             kernel"
+    yield "     calls             ms  phase         class             kernel"
     for kernel in found.kernels[:most]:
-        yield f"{kernel.calls:10.2f} {kernel.us:14,.3f}  {kernel.phase:12}  {kernel.kind:16}  {kernel.name}"
+        numbers = f"{kernel.calls:10.2f} {kernel.us / 1e3:14,.4f}"
+        yield f"{numbers}  {kernel.phase:12}  {kernel.kind:16}  {kernel.name}"
     rest = found.kernels[most:]
     if rest:
         total = sum(kernel.us for kernel in rest)
-        yield f"{sum(kernel.calls for kernel in rest):10.2f} {total:14,.3f}  {len(rest)} more kernels"
+        yield f"{sum(kernel.calls for kernel in rest):10.2f} {total / 1e3:14,.4f}  {len(rest)} more kernels"
     if not found.total_us:
         return
     yield f"{100 * found.unranged_us / found.total_us:.1f} % of the busy time was launched in no range"
@@ -92,5 +93,5 @@ def _kernel_lines(found: Breakdown, most: int) -> Iterator[str]:
         yield f"{share:.1f} % of the busy time belongs to no part of an iteration"
 
 
-def _us(value: float) -> str:
-    return f"{value:14,.3f} us"
+def _ms(us: float) -> str:
+    return f"{us / 1e3:14,.4f} ms"

@@ -63,9 +63,7 @@ class Architecture:
         Raises:
             ConfigError: unknown dtype.
         """
-        if dtype not in ELEMENT_BYTES:
-            raise ConfigError(f"kv_dtype={dtype} is unknown: choose one of {', '.join(ELEMENT_BYTES)}")
-        return 2 * layers * self.kv_heads * self.head_dim * ELEMENT_BYTES[dtype]
+        return kv_bytes_per_token(layers, self.kv_heads, self.head_dim, dtype)
 
     def draft_kv_bytes_per_token(self, dtype: str = "bfloat16") -> int:
         """KV bytes of one token in the draft's pool, over all GPUs."""
@@ -80,6 +78,17 @@ class Architecture:
         """Draft share of the KV memory by architecture, 1 / (F + 1) for one MTP layer."""
         total = self.mtp_attention_layers + self.full_attention_layers
         return self.mtp_attention_layers / total if total else 0.0
+
+
+def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype: str) -> int:
+    """K and V of one token in `layers` attention layers of that many heads, in bytes.
+
+    Raises:
+        ConfigError: unknown dtype.
+    """
+    if dtype not in ELEMENT_BYTES:
+        raise ConfigError(f"kv_dtype={dtype} is unknown: choose one of {', '.join(ELEMENT_BYTES)}")
+    return 2 * layers * kv_heads * head_dim * ELEMENT_BYTES[dtype]
 
 
 def described(model_path: str) -> tuple[dict[str, Any], int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ def make_record(
             float(second) for second in 1_000_000_000 + np.cumsum(times) // 1000
         ],  # whole seconds, as logged
         running_requests=[p.batch] * steps,
-        resident_tokens=[p.batch * (p.context_tokens + i) for i in range(steps - 1)] + [0],
+        resident_tokens=[p.batch * (p.context_tokens + sum(accepted[:i]) + i) for i in range(steps - 1)]
+        + [0],
         accept_length=[float(1 + n) if speculative else None for n in accepted],
         throughput_tokens_per_s=[
             round(1000 * p.batch * (1 + n) / t, 2) for n, t in zip(accepted, times, strict=True)
@@ -87,6 +89,7 @@ def make_record(
     if speculative:
         slots = 1_100_000 if arm != "ring" else 4 * (4 + 252 + depth)
         pools.append(Pool(role="draft", tokens=slots, bytes=2000 * slots, dtype="bfloat16"))
+    prompt = hashlib.sha256(f"{p.task} {p.context_tokens} {p.seed}".encode()).hexdigest()
     base: dict[str, Any] = {
         "key": p.key, "point": p, "outcome": outcome, "reason": reason,
         "started_at": "2026-11-30T00:00:00+00:00", "duration_s": 3.0,
@@ -95,7 +98,7 @@ def make_record(
             pools=pools, engine_report={"mode": arm} if arm in ("windowed", "ring") else {}
         ),
         "input": InputInfo(
-            task=p.task, sample_id=str(p.seed), prompt_tokens=p.context_tokens, sha256_ids="0" * 64
+            task=p.task, sample_id=str(p.seed), prompt_tokens=p.context_tokens, sha256_ids=prompt
         ),
         "requests": [RequestResult(**answer) for _ in range(p.batch)],
         "decode_steps": decode,

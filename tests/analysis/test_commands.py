@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from factory import make_record
 from hypothesis import given, settings
@@ -16,11 +18,13 @@ from analysis import cli, compare, export, figures, load
 from analysis.cli import main
 from analysis.files import write_text
 from analysis.foreign import marked_pieces
+from analysis.progress import shown
 from analysis.report import summarise, write_report
 from analysis.spreadsheets import no_formula
 from analysis.study import Study
-from analysis.tables import TABLES
+from analysis.tables import TABLES, build, render
 from harness.errors import ConfigError, RecordError
+from harness.measure.profile import SKIPPED_STEPS
 from harness.points import Point
 from harness.records import Outcome, Record, read_all, write_record
 
@@ -56,7 +60,7 @@ def test_a_figure_without_data_says_what_it_needs(name: str, tmp_path: Path) -> 
 
 
 def test_an_older_picture_does_not_stay_where_nothing_is_drawn(tmp_path: Path) -> None:
-    stem, _ = figures.FIGURES["3"]
+    stem = figures.stem_of("3")
     for name in (f"{stem}.png", f"{stem}.svg", "another.png"):
         (tmp_path / name).write_text("old")
     drawn = figures.draw("3", Study([]), tmp_path)
@@ -86,6 +90,27 @@ def test_summary_in_plain_sentences(records: list[Record]) -> None:
     assert "47 records" in found.measured[0] and "46 of 47 are valid" in found.measured[0]
     assert any("S = 32,768" in line and "1.40 times" in line for line in found.headline)
     assert any("out_of_memory_at_run" in line for line in found.doubtful)
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figures_files_have_the_commands_name(name: str) -> None:
+    assert figures.stem_of(name) == figures.stem_of(f"figure-{name}") == f"figure_{name}"
+
+
+def test_figures_write_lengths_in_full_and_explain_hollow_markers() -> None:
+    batches = [
+        make_record(arm, step_ms=18 + 9 * batch * batch, batch=batch, context_tokens=length)
+        for arm in ("native", "ring")
+        for batch in (1, 2, 4)
+        for length in (261_000,)
+    ]
+    figure = figures.make("4", Study(batches))
+    assert figure is not None
+    axis, (legend,) = figure.axes[0], figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert "hollow: not on its arm's frontier" in texts and "S = 261,000" in axis.get_title()
+    right = max(text.xy[0] for text in axis.texts)  # type: ignore[attr-defined]
+    assert axis.get_xlim()[1] > 1.1 * right, "labels to the right of their markers are not cut"
 
 
 # -- comparison --------------------------------------------------------------------------------------------
@@ -190,6 +215,19 @@ def test_no_text_of_a_record_is_a_formula_in_csv(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_formulas_are_told_from_numbers(text: object, cell: object) -> None:
     assert no_formula(text) == cell
+
+
+@pytest.mark.parametrize("name", ["m #1", "#1", 'm "#1", x'])
+def test_no_text_is_taken_for_a_comment(name: str, tmp_path: Path) -> None:
+    """A model may be called so."""
+    record = make_record().model_copy(deep=True)
+    record.point = record.point.model_copy(update={"model": name})
+    text = render.render(build("2", Study([record])), "csv")
+    found = pd.read_csv(io.StringIO(text), comment="#")
+    assert name in set(found["model"]) and found["step_ms"].notna().any()
+    points = next(p for p in export.write([record], tmp_path) if p.name == "points.csv")
+    row = pd.read_csv(points, comment="#").iloc[0]
+    assert (row["model"], row["target_pool_tokens"]) == (name, 1_100_000)
 
 
 def test_an_export_of_another_version_says_what_to_do(tmp_path: Path) -> None:
@@ -298,10 +336,14 @@ def test_commands_on_a_result_set(results: Path, tmp_path: Path, capsys: pytest.
     assert main(["table", "2", *where]) == 0
     assert "Table 2" in capsys.readouterr().out
     assert main(["tables", *where, "--out", str(tmp_path / "t")]) == 0
+    assert "tables of 47 records in 4 formats" in capsys.readouterr().out
     assert len(list((tmp_path / "t").iterdir())) == len(TABLES) * 4
     assert main(["figure", "2", *where, "--out", str(tmp_path / "f")]) == 0
+    assert f"{tmp_path / 'f' / 'figure_2.png'}, .svg, .pdf\n" in capsys.readouterr().out
     assert main(["report", *where, "--out", str(tmp_path / "r.html")]) == 0
     assert main(["export", *where, "--out", str(tmp_path / "e")]) == 0
+    said = capsys.readouterr()
+    assert "r.html: 47 records" in said.out and "points.csv: 47 rows" in said.out and not said.err
     assert main(["compare", "native", "ring", "--threshold", "50", *where]) == 0
     assert main(["check", *where]) == 1
     assert "46 of 47 records are valid" in capsys.readouterr().out
@@ -366,6 +408,19 @@ def test_a_record_with_unreadable_extras_is_left_out(
     assert main(["check", "--results", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "1 of 1 records are valid" in shown.out and shown.err.count("left out: ") == 2
+
+
+def test_a_trace_leaves_out_as_many_iterations_as_the_tables() -> None:
+    options = cli._parser().parse_args(["trace", "x.json"])
+    assert options.skip == SKIPPED_STEPS
+
+
+def test_a_terminal_sees_what_a_long_command_is_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(shown([1, 2], "reading records")) == [1, 2]
+    assert "reading records" in capsys.readouterr().err
 
 
 def test_dollar_signs_in_names_are_no_formula(tmp_path: Path) -> None:

@@ -75,6 +75,19 @@ BROKEN: list[tuple[str, str, Callable[[Record], None]]] = [
     ("native", "unknown_probe", setting("probe", "nonsense")),
     ("ring", "other_server", lambda r: r.server.engine_report.clear()),
     ("native", "other_prompt", prompt(sha256_ids="none")),
+    ("native", "other_prompt", prompt(sha256_ids="0" * 64)),
+    ("native", "other_probe", setting("probe", "margins")),
+    ("native", "other_probe", setting("probe", "decision")),
+    ("native", "other_probe", lambda r: r.extras.update(output_margins=[0.5])),
+    ("native", "token_count_mismatch", lambda r: setattr(r.requests[0], "proposed_drafts", 79 * 6)),
+    (
+        "native",
+        "reply_mismatch",
+        lambda r: (
+            r.requests[0].meta_info.update(e2e_latency=9.0, spec_verify_ct=80)
+            or setattr(r.requests[0], "e2e_latency_s", 1.6)
+        ),
+    ),
     ("native", "other_prompt", prompt(task="vt")),
     ("native", "other_prompt", prompt(sample_id="niah_multiquery_enum-5-0-" + "0" * 16)),
     ("native", "cache_hit", lambda r: setattr(r.prefill_steps, "cached_tokens", [8191])),

@@ -51,7 +51,7 @@ def test_demo_shows_every_arm_and_context(tmp_path: Path) -> None:
     assert text.count("Table 2 on tiny / cpu") == 2 and "S = 8,192" in text and "S = 32,768" in text
     assert "1.50 [" in text, "30 ms against 20 ms"
     assert text.count("identical in dense, native, windowed, ring") == 6
-    assert {p.name for p in tmp_path.iterdir()} >= {"figure_2.png", "step_by_context.svg"}
+    assert {p.name for p in tmp_path.iterdir()} >= {"figure_2.png", "figure_step.svg"}
 
 
 def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_summary_line() -> None:
         "step 19.98 [" in line
         and "steady steps" in line
         and "repeats itself" in line
-        and "score 0.50" in line
+        and "50% of the expected answers found (strict score)" in line
     )
     assert summary_line(make_record(steps=3)).endswith("too few decode steps for a steady state")
     assert "out_of_memory_at_start - full" in summary_line(

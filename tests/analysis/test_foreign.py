@@ -152,6 +152,13 @@ def test_what_a_large_log_holds_is_said_as_it_is_read(
     )
 
 
+def test_two_runs_in_one_log_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(tmp_path, log() + log("").replace(" 05:", " 06:")) == 0
+    assert "note: " in (said := capsys.readouterr().out) and "perhaps the lines are of several runs" in said
+    assert imported(tmp_path, log() + log("").replace(" 05:", " 04:")) == 0
+    assert "no measurement: the time goes back by 3,611 s" in capsys.readouterr().out
+
+
 def test_cached_prompt_tokens_make_an_imported_record_invalid(tmp_path: Path) -> None:
     cached = (
         "[2026-11-30 05:09:00] Prefill batch, #new-seq: 1, #new-token: 192, #cached-token: 8000, "

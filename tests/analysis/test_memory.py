@@ -65,6 +65,15 @@ def test_memory_table() -> None:
     assert rows.loc["native", "tokens_back_percent_verdict"] == "-"
 
 
+def test_a_memory_row_says_which_points_its_server_served() -> None:
+    records = [made(arm, context_tokens=s) for arm in ("native", "ring") for s in (8192, 2048)]
+    rows = frame("memory", [*records, made("native", depth=3)])
+    rows = rows[rows["hardware"] == "cpu"].set_index("arm")
+    assert list(rows["context_tokens"]) == ["2,048 to 8,192"] * 2
+    assert (rows.loc["native", "depth"], rows.loc["ring", "depth"]) == ("3 to 7", "7")
+    assert (rows.loc["native", "window"], rows.loc["ring", "window"]) == ("", "252 + 4")
+
+
 def sweep(arm: str, fits: int, tried: int = 6, **more: Any) -> list[Record]:
     return [
         made(arm, batch)

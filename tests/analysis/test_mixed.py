@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,9 @@ def test_a_ratio_needs_the_same_prompt_and_conditions() -> None:
     native = Cell(make_record("native", step_ms=40.0))
     other_prompt = make_record("ring")
     assert isinstance(other_prompt.input, InputInfo)
-    other_prompt.input = other_prompt.input.model_copy(update={"sha256_ids": "1" * 64})
+    other_prompt.input = other_prompt.input.model_copy(
+        update={"sha256_ids": hashlib.sha256(b"other").hexdigest()}
+    )
     assert pooled_ratio([native], [Cell(make_record("ring"))], step_ms).estimate is not None
     assert pooled_ratio([native], [Cell(other_prompt)], step_ms).note == "no common prompt"
     budget = Cell(make_record("ring", kv_budget_mib=384))

@@ -83,6 +83,14 @@ def paper_records(step_ring: float = 18.4, **more: Any) -> list[Record]:
     ]
 
 
+def test_a_repetition_penalty_is_said_above_every_table() -> None:
+    arms = ("native", "ring")
+    said = "2 of 2 records have a repetition penalty (1.15), with which arms may write different texts"
+    for penalty, found in ((1.15, True), (1.0, False)):
+        table = build("2", Study([make_record(arm, repetition_penalty=penalty) for arm in arms]))
+        assert any(said in line for line in table.header) is found
+
+
 def test_verdicts_against_the_paper() -> None:
     rows = frame("1", paper_records()).iloc[0]
     assert rows["native_step_ms_verdict"] == INSIDE

@@ -61,8 +61,8 @@ def test_kernels_by_class_and_by_name_with_what_the_arm_does_not_run() -> None:
         ["attention decode", "attend", "draft"],
         ["attention extend", "attend", "draft_extend"],
     ]
-    assert table["native_us"].to_list() == [900.5, 50, 900.5, 50, 20]
-    assert table["ring_us_verdict"].to_list()[2] == "-"
+    assert table["native_ms"].to_list() == [0.9005, 0.05, 0.9005, 0.05, 0.02]
+    assert table["ring_ms_verdict"].to_list()[2] == "-"
     header = "\n".join(build("8", Study([native, ring])).header)
     assert "2.5 % of the busy time in no part" in header
     assert "export schema 9 is new" in header
@@ -72,4 +72,4 @@ def test_a_profile_that_failed_says_why() -> None:
     record = traced("native", phases=phases("engine", 9.0),
                     kernel_trace={"source": "nsys", "problem": "nsys did not export"})  # fmt: skip
     row = frame("8", [record]).iloc[0]
-    assert "nsys did not export" in row["native_us"]
+    assert "nsys did not export" in row["native_ms"]
