@@ -131,7 +131,9 @@ def _against_latency(record: Record, times_s: Floats, at_batch: npt.NDArray[np.i
     elif lines >= _NEARLY_COMPLETE * expected:
         least = latency / _UNCERTAIN_FACTOR
     most = latency * (1 + CLOCK_TOLERANCE)
-    if steady > most or whole < least or (lines and whole > most + _IDLE_S):
+    # The first gap began after the record did, however long its prompt took to arrive.
+    room = max(most + _IDLE_S, record.duration_s or 0.0)
+    if steady > most or whole < least or (lines and whole > room):
         took = steady if steady > most else whole
         return f"by their throughput the steps took {took:.3g} s, the request {latency:.3g} s: {_ADVICE}"
     return ""
