@@ -19,6 +19,7 @@ _LABELS = {
 }  # fmt: skip
 _STOOD_FOR = ("depth", "window_tokens", "dtype", "kv_dtype", "tp", "repetition_penalty", "temperature",
               "kv_budget_mib", "max_new_tokens", "ignore_eos")  # fmt: skip
+_LENGTH = ("max_new_tokens", "ignore_eos", "shared_prefill")
 _CELL = ("arm", "depth", "window_tokens", "context_tokens", "task", "draft_backend")
 _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 _SETTING = (*_SETUP, *_ARM_SETUP, "window_tokens", "batch", "task_params")
@@ -27,6 +28,29 @@ _SETTING = (*_SETUP, *_ARM_SETUP, "window_tokens", "batch", "task_params")
 def usual(group: Group) -> dict[str, Any]:
     """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
     return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
+
+
+def usual_at(group: Group, base: Mapping[str, Any], **where: Any) -> dict[str, Any]:
+    """`base` with the length of the outputs that the runs at `where` have, where none of them has its own.
+
+    A smoke test's many short runs must not hide the longer ones of another context. Of several lengths it is
+    one at which both native and the window arm ran, then the one nearest to `base`, then the most frequent.
+    """
+    strict = {name: value for name, value in base.items() if name not in _LENGTH}
+    found: dict[tuple[object, ...], set[tuple[Any, ...]]] = {}
+    for cell in group.select(**({"batch": 1, "probe": None} | strict | where)):
+        length = tuple(getattr(cell.point, name) for name in _LENGTH)
+        found.setdefault(length, set()).add((cell.point.arm, *(getattr(cell.point, n) for n in _CELL)))
+    if not found:
+        return dict(base)
+
+    def rank(length: tuple[object, ...]) -> tuple[bool, int, int]:
+        arms = {arm for arm, *_ in found[length]}
+        unlike = sum(value != base[name] for name, value in zip(_LENGTH, length, strict=True))
+        return not {"native", group.window_arm} <= arms, unlike, -len(found[length])
+
+    length = min(found, key=rank)
+    return {**base, **dict(zip(_LENGTH, length, strict=True))}
 
 
 def usual_params(group: Group, task: str) -> dict[str, Any]:

@@ -73,9 +73,10 @@ def _agreement(site: Site) -> list[str]:
 
 def _ratios(site: Site) -> list[str]:
     """Step and TPOT of the window arm against native and dense, at every context of the main task."""
-    task, depth, arm = main_task(site), main_depth(site), site.window_arm
+    task, arm = main_task(site), site.window_arm
     out = []
     for context in contexts(site, task=task):
+        depth = main_depth(site, task=task, context_tokens=context)
         where = {"task": task, "context_tokens": context}
         window = site.cells(arm, depth=depth, **where)
         native = site.cells("native", depth=depth, **where)

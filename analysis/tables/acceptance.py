@@ -37,7 +37,9 @@ def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str, str]:
 
 def table_9(study: Study) -> Table:
     """alpha_j by draft position with Wilson intervals; `requests` columns: bootstrap over requests."""
-    depths = [main_depth(site) for site in sites(study)]
+    places = [(site, main_task(site), context) for site in sites(study)
+              for context in contexts(site, task=main_task(site), arm=lambda a: a != "dense")]  # fmt: skip
+    depths = [main_depth(site, task=task, context_tokens=context) for site, task, context in places]
     gamma = max(depths, default=7) - 1
     columns = [*SITE_COLUMNS, Column("task", "input"), Column("arm", "arm"), Column("steps", "verify steps")]
     columns += [Column(f"alpha_{j}", f"alpha_{j}", 3) for j in range(1, gamma + 1)]
@@ -49,11 +51,9 @@ def table_9(study: Study) -> Table:
                       "correlated; with 3 requests or more the bootstrap over requests stands behind r:. "
                       "A position that no step reached is empty (-)."),
     )  # fmt: skip
-    for site in sites(study):
-        task, depth = main_task(site), main_depth(site)
-        for context in contexts(site, task=task, arm=lambda a: a != "dense"):
-            for arm in ("native", site.window_arm):
-                _position_row(table, site, task, depth, context, arm)
+    for (site, task, context), depth in zip(places, depths, strict=True):
+        for arm in ("native", site.window_arm):
+            _position_row(table, site, task, depth, context, arm)
     return table
 
 
@@ -88,8 +88,9 @@ def table_10(study: Study) -> Table:
         header(study, RATIO_NOTE),
     )  # fmt: skip
     for site in sites(study):
-        task, depth = main_task(site), main_depth(site)
+        task = main_task(site)
         for context in contexts(site, task=task, arm=lambda a: a != "dense"):
+            depth = main_depth(site, task=task, context_tokens=context)
             where = {"task": task, "context_tokens": context, "depth": depth}
             native = site.cells("native", **where)
             windows = site.values("window_tokens", arm=site.window_arm, batch=1, **where)

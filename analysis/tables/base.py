@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.estimators import Estimate
 from analysis.machine import busy_text
 from analysis.paper import MODELS, PAPER_CONTEXT_TOKENS, Claim, claim, paper_model
-from analysis.setting import penalty_text, setting_text, usual, usual_of_arm, usual_params
+from analysis.setting import penalty_text, setting_text, usual, usual_at, usual_of_arm, usual_params
 from analysis.study import Cell, Group, Pooled, Study, task_params
 from analysis.unlike import unlike
 from harness.points import ARMS, WINDOWED_ARMS
@@ -165,19 +165,36 @@ class Site:
         """
         if self.group is None:
             return []
-        conditions = self.conditions(arm) | wanted
+        conditions = self.conditions(arm, **wanted) | wanted
         found = self.group.select(arm=arm, **{k: v for k, v in conditions.items() if v is not ANY})
         params = {task: usual_params(self.group, task) for task in {c.point.task for c in found}}
         return [c for c in found if task_params(c) == params[c.point.task]]
 
-    def conditions(self, arm: str, task: str | None = None) -> dict[str, Any]:
-        """Fields of a point at the operating conditions of an arm; with a task, its parameters too."""
+    def conditions(self, arm: str, **wanted: Any) -> dict[str, Any]:
+        """Fields of a point at the operating conditions of an arm, for a context, task and depth if given."""
         if self.group is None:
             return {}
         window = self.group.operating_window(batch=1) if arm in WINDOWED_ARMS else None
         alone = {"batch": 1, "probe": None, "window_tokens": window}
-        found = usual(self.group) | usual_of_arm(self.group, arm) | alone
-        return found | ({"task_params": usual_params(self.group, task)} if task is not None else {})
+        return self.setup(**wanted) | usual_of_arm(self.group, arm) | alone
+
+    def setting(self, arm: str, task: str) -> dict[str, Any]:
+        """The operating conditions, the parameters of the input among them: what `closest` compares with."""
+        params = usual_params(self.group, task) if self.group else {}
+        return self.conditions(arm) | {"task_params": params}
+
+    def setup(self, **wanted: Any) -> dict[str, Any]:
+        """The setup that all arms share: the group's usual one, with the outputs' length at a place."""
+        if self.group is None:
+            return {}
+        base = usual(self.group)
+        if isinstance(wanted.get("context_tokens"), int):
+            place = {name: wanted[name] for name in ("context_tokens", "task") if name in wanted}
+            depth = wanted.get("depth", 1)
+            depth = depth if depth != 1 else main_depth(self, **place)
+            given = {name: value for name, value in wanted.items() if name in base}
+            base = usual_at(self.group, base | given, depth=(1, depth), **place)
+        return base
 
     @property
     def window_arm(self) -> str:
@@ -250,7 +267,8 @@ def main_task(site: Site) -> str:
 def main_depth(site: Site, **wanted: Any) -> int:
     """d = 7, or the depth most speculative cells here have."""
     group = site.group
-    depths: list[int] = [d for d in site.values("depth", **wanted) if d > 1]
+    alone = [d for d in site.values("depth", **wanted, batch=1, probe=None) if d > 1]
+    depths: list[int] = alone or [d for d in site.values("depth", **wanted) if d > 1]
     if group is None or not depths or 7 in depths:
         return 7
     return max(depths, key=lambda depth: len(group.select(depth=depth)))
@@ -298,8 +316,34 @@ def header(study: Study, *more: str) -> list[str]:
         if setting := setting_text(group, depth):
             where = f"{group.model} on {group.hardware}"
             lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
+        lines += _places_of_their_own(Site(group.model, group.hardware, None, group), depth)
     lines += [line for line in (study.copies, study.left_out) if line]
     return [printable(line) for line in (*lines, *more)]
+
+
+def _places_of_their_own(site: Site, depth: int) -> list[str]:
+    """A line on contexts and inputs whose rows stand for something else, as nothing like the others ran."""
+    base = site.setup()
+    places: dict[str, dict[int, list[str]]] = {}
+    for context in site.values("context_tokens", batch=1, probe=None):
+        for task in site.values("task", context_tokens=context, batch=1, probe=None):
+            place = {"context_tokens": context, "task": task}
+            mine, here = main_depth(site, **place), site.setup(**place)
+            names = {
+                "max_new_tokens": "new tokens",
+                "ignore_eos": "ignore EOS",
+                "shared_prefill": "shared prefill",
+            }
+            told = [f"{names[name]} = {value}" for name, value in here.items() if value != base[name]]
+            told += [f"d = {mine}"] if mine != depth else []
+            if told:
+                places.setdefault(", ".join(told), {}).setdefault(context, []).append(task)
+    return [
+        f"{site.model} on {site.hardware}: at "
+        + "; ".join(f"S = {context:,} ({', '.join(tasks)})" for context, tasks in found.items())
+        + f" they stand for {told}."
+        for told, found in places.items()
+    ]
 
 
 RATIO_NOTE = "Ratios are times: native / arm above 1 means the arm is faster. Brackets: 95 % intervals."

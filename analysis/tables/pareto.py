@@ -63,7 +63,7 @@ def panels(site: Site, tp: int | None = None) -> dict[tuple[str, int, int], list
 def _rates(site: Site, task: str, places: dict[_Place, list[Cell]]) -> list[RatePoint]:
     points = []
     for place, cells in sorted(places.items()):
-        conditions = {k: v for k, v in site.conditions(place[0], task).items() if k not in _OF_A_BATCH}
+        conditions = {k: v for k, v in site.setting(place[0], task).items() if k not in _OF_A_BATCH}
         members = closest(cells, conditions)
         rates = [rate for member in members if math.isfinite((rate := _rate(member))[0])]
         user, gpu = (sum(r[i] for r in rates) / len(rates) if rates else NAN for i in (0, 1))

@@ -59,7 +59,7 @@ def chosen(site: Site, arm: str, carries: Callable[[Record], bool]) -> list[Chos
             found.setdefault((p.context_tokens, p.depth, p.task), []).append(cell)
     out = []
     for (_, _, task), cells in sorted(found.items()):
-        conditions = site.conditions(arm, task)
+        conditions = site.setting(arm, task)
         like = closest(cells, conditions)
         cell = next((c for c in reversed(like) if c.verdict.valid), like[-1])
         note = "" if cell.verdict.valid else why_missing([cell])

@@ -55,8 +55,9 @@ def table_1(study: Study) -> Table:
         header(study, RATIO_NOTE),
     )  # fmt: skip
     for site in sites(study):
-        depth, task = main_depth(site), main_task(site)
+        task = main_task(site)
         for context in contexts(site, task=task, arm=lambda a: a != "dense"):
+            depth = main_depth(site, task=task, context_tokens=context)
             where = {"task": task, "context_tokens": context, "depth": depth}
             native, ring = site.cells("native", **where), site.cells(site.window_arm, **where)
             table.add(
@@ -132,7 +133,7 @@ def table_4(study: Study) -> Table:
 
 
 def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) -> None:
-    depth = main_depth(site, task=task)
+    depth = main_depth(site, task=task, context_tokens=context)
     dense = site.cells("dense", task=task, context_tokens=context)
     native = site.cells("native", task=task, context_tokens=context, depth=depth)
     arms = ["dense", "native", "windowed", "ring"] if site.group else ["dense", "native", "ring"]
@@ -177,7 +178,7 @@ def _elsewhere(site: Site, arm: str, task: str, context: int, depth: int) -> str
     """At which other setting alone an arm was measured, plain; empty where at none."""
     where = {"task": task, "context_tokens": context, "probe": None}
     found = site.group.select(arm=arm, depth=1 if arm == "dense" else depth, **where) if site.group else []
-    conditions = site.conditions(arm, task)
+    conditions = site.setting(arm, task)
     return difference(closest(found, conditions)[0], conditions) if found else ""
 
 
@@ -195,8 +196,8 @@ def table_13(study: Study) -> Table:
     )  # fmt: skip
     for site in sites(study):
         for task in site.usual_values("task") or ["niah_multiquery_enum"]:
-            depth = main_depth(site, task=task)
             for context in usual_contexts(site, task=task):
+                depth = main_depth(site, task=task, context_tokens=context)
                 where = {"task": task, "context_tokens": context}
                 dense = site.cells("dense", **where)
                 native = site.cells("native", depth=depth, **where)
@@ -250,12 +251,13 @@ def kv_dtype(study: Study) -> Table:
         header(study, RATIO_NOTE),
     )  # fmt: skip
     for site in sites(study):
-        task, depth = main_task(site), main_depth(site)
+        task = main_task(site)
         found = site.group.select(task=task, arm=lambda a: a != "dense") if site.group else []
         pairs = sorted({(c.point.kv_dtype, c.point.dtype) for c in found})
         for kv, dtype in pairs or [("bfloat16", "bfloat16"), ("fp8_e4m3", "bfloat16")]:
             precision = {"kv_dtype": kv, "dtype": dtype}
             for context in contexts(site, task=task, arm=lambda a: a != "dense", **precision):
+                depth = main_depth(site, task=task, context_tokens=context, **precision)
                 where = {"task": task, "context_tokens": context, "depth": depth, **precision}
                 native, ring = (site.cells(arm, **where) for arm in ("native", site.window_arm))
                 short = "fp8" if "8" in kv else "bf16"
@@ -284,8 +286,8 @@ def spread(study: Study) -> Table:
     for site in sites(study):
         arms = site.values("arm") or ["native", "ring"]
         for arm in arms:
-            depth = 1 if arm == "dense" else main_depth(site)
             for context in usual_contexts(site, [arm]):
+                depth = 1 if arm == "dense" else main_depth(site, context_tokens=context)
                 used, _ = counted(site.cells(arm, context_tokens=context, depth=depth), step_ms)
                 means: dict[tuple[object, ...], list[float]] = {}
                 for cell in used:

@@ -27,6 +27,7 @@ def same_output(record: Record) -> Record:
         told = zip(steps.throughput_tokens_per_s, steps.accept_length, strict=True)
         steps.throughput_tokens_per_s = [2 * rate / (length or 1) for rate, length in told]
         steps.accept_length = [2.0] * 40
+        steps.resident_tokens = [record.point.context_tokens + 2 * i for i in range(39)] + [0]
         request.correct_drafts, request.accept_histogram = 40, [0, 40, 0, 0, 0, 0, 0]
     request.completion_tokens, request.output_ids = 81, list(range(81))
     return record
@@ -69,7 +70,7 @@ def test_demo_says_what_it_left_out(tmp_path: Path) -> None:
 def test_demo_pairs_no_arms_of_other_prompts(tmp_path: Path) -> None:
     records = [make_record("native"), make_record("ring")]
     assert records[1].input is not None
-    records[1].input = records[1].input.model_copy(update={"sha256_ids": "1" * 64})
+    records[1].input = records[1].input.model_copy(update={"sha256_ids": "0123456789abcdef" * 4})
     text = shown(records, tmp_path)
     assert "left out" in text and "its prompt is another one" in text and "outputs, S" not in text
 

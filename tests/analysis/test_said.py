@@ -131,3 +131,22 @@ def test_parts_of_one_growing_log_count_once() -> None:
     assert copies(records) == {records[0].key: records[2].key, records[1].key: records[2].key}
     other = make_record("native", seed=4, steps=40).model_copy(update={"source": "imported", "requests": []})
     assert copies([records[2], other]) == {}
+
+
+def test_a_smoke_test_hides_no_other_run() -> None:
+    """Many short runs of one depth make neither the longer ones nor another depth vanish."""
+    long = [make_record(arm, depth=7, max_new_tokens=900) for arm in ("native", "ring")]
+    short = [
+        make_record(arm, depth=3, max_new_tokens=600, context_tokens=2048, seed=seed)
+        for arm in ("native", "ring") for seed in range(2)
+    ]  # fmt: skip
+    more = [make_record(arm, depth=3, max_new_tokens=600, task="cwe") for arm in ("native", "ring")]
+    for name, column in (("1", "ring_step_ms"), ("2", "step_ms"), ("9", "accept_length"), ("13", "ring_al")):
+        rows = frame(name, long + short + more).query("hardware == 'cpu'")
+        assert rows[column].notna().all(), name
+        assert set(rows["context_tokens"]) == {2048, 8192}, name
+    header = build("2", Study(long + short + more)).header
+    assert any(
+        "at S = 8,192 (niah_multiquery_enum) they stand for new tokens = 900" in line for line in header
+    )
+    assert any("S = 2,048 (niah_multiquery_enum)" in line and "d = 3" in line for line in header)

@@ -27,7 +27,8 @@ STRANGERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _INPUTS = {"task", "task_params"}
 LOOKED_OVER = {"lossless": _INPUTS, "divergence": _INPUTS, "lossless_inputs": {"task_params"},
-               "spread": {"task"}, "3": {"depth"}, "5": {"depth"}, "6": {"depth"}}  # fmt: skip
+               "spread": {"task"}, "memory": {"window", "sink", "depth"}, "3": {"depth"}, "5": {"depth"},
+               "6": {"depth"}}  # fmt: skip
 OF_WINDOW_ARMS = {"window", "sink", "pruned"}
 OF_SPECULATION = {"depth", "backend"}
 
@@ -112,7 +113,7 @@ def test_an_invalid_trace_or_probe_shows_why_and_no_number(usual: list[Record]) 
         if record.point.probe else record
         for record in usual
     ]  # fmt: skip
-    for name, column in (("7", "draft_ms"), ("8", "native_us"), ("11", "agree_percent"),
+    for name, column in (("7", "draft_ms"), ("8", "native_ms"), ("11", "agree_percent"),
                          ("12", "in_window_percent")):  # fmt: skip
         table = build(name, Study(records))
         (row, *_) = (row for row in table.rows if row["hardware"] == "cpu")
@@ -132,7 +133,7 @@ def test_native_and_ring_kernels_are_of_one_context_and_input() -> None:
     records = [made(arm, "trace") for arm in ("native", "ring")]
     records.append(made("native", "trace", 10.0, context_tokens=32768))
     row = frame("8", records).iloc[0]
-    assert (row["context_tokens"], row["native_us"], row["ring_us"]) == (8192, 10, 10)
+    assert (row["context_tokens"], row["native_ms"], row["ring_ms"]) == (8192, 0.01, 0.01)
 
 
 def test_a_looping_output_is_marked_in_table_9_too() -> None:

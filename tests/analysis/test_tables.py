@@ -142,8 +142,9 @@ def test_probe_tables_read_extras() -> None:
     ]
     decision = {"steps": 400, "agreeing_steps": 360, "margin_mean": 4.0, "margin_at_flip": 0.4}
     mass = {"steps": 90, "in_window_mass": 0.8, "perturbation": 0.15, "tail_share": 0.2}
-    extras = {"phases": phases, "kernels": kernels, "decision_probe": decision, "attention_mass": mass}
-    records = [make_record("native", probe="trace", record={"extras": extras})]
+    found = {"trace": {"phases": phases, "kernels": kernels}, "decision": {"decision_probe": decision},
+             "attention_mass": {"attention_mass": mass}}  # fmt: skip
+    records = [make_record("native", probe=probe, record={"extras": x}) for probe, x in found.items()]
     assert frame("7", records).iloc[0]["overhead_percent"] == pytest.approx(100)
     assert list(frame("8", records).iloc[:1]["kernel"]) == ["index_build"], (
         "verify kernels are not the draft's"

@@ -23,7 +23,7 @@ def kernel(name: str, us: float, phase: str = "draft", kind: str = "index build"
 
 
 def traced(arm: str, **extras: Any) -> Any:
-    return make_record(arm, probe="trace", record={"extras": extras})
+    return make_record(arm, probe="trace", record={"extras": {"phases": phases("engine", 3.0)} | extras})
 
 
 def test_phases_stand_by_arm_and_by_what_measured_them() -> None:
