@@ -164,7 +164,7 @@ def _table(options: argparse.Namespace) -> int:
         from rich.console import Console  # noqa: PLC0415
 
         console = Console()
-        if console.is_terminal:
+        if console.is_terminal and not console.is_dumb_terminal:
             console.print(render.terminal(table, console.width))
         else:
             sys.stdout.write(render.plain(table))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.estimators import Estimate
+from analysis.machine import busy_text
 from analysis.study import (
     ARM_FIELDS,
     Cell,
@@ -75,6 +76,7 @@ class Comparison:
     only_b: int
     invalid: int
     unlike: str = ""
+    busy: int = 0
 
 
 def compare_sets(a: Iterable[Record], b: Iterable[Record], metric: str) -> Comparison:
@@ -128,7 +130,8 @@ def _compare(a: Iterable[Record], b: Iterable[Record], metric: str, dropped: fro
     effects = tuple(_effect(label, metric, pairs, pick) for label, pairs in named)
     only = [sum(len(v) for k, v in side.items() if k not in common) for side in by_key]
     paired = [cell for pairs in groups.values() for pair in pairs for cell in pair]
-    return Comparison(effects, only[0], only[1], sides[0][1] + sides[1][1], unlike(paired))
+    busy = len({cell.record.key for cell in paired if busy_text(cell.record)})
+    return Comparison(effects, only[0], only[1], sides[0][1] + sides[1][1], unlike(paired), busy)
 
 
 def _cells(records: Iterable[Record], pick: Pick) -> tuple[list[Cell], int]:
@@ -230,6 +233,8 @@ def render(found: Comparison, a: str, b: str, threshold_percent: float) -> str:
             if e.worse_percent > threshold_percent:
                 text += f", by more than {threshold_percent:g} %"
         lines.append(text)
+    if found.busy:
+        lines.append(f"{_counted_as(found.busy, 'record')} of these came from a busy machine (check --all)")
     if found.unlike:
         lines.append(f"not all was measured alike: {printable(found.unlike)}")
     if not found.effects:

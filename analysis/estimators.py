@@ -41,6 +41,15 @@ class Estimate:
     high: float = float("nan")
     n: int = 0
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a value at all."""
+        return bool(np.isfinite(self.value))
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same in another unit."""
+        return Estimate(factor * self.value, factor * self.low, factor * self.high, self.n)
+
     def ratio_to(self, other: Estimate) -> Estimate:
         """self / other, the interval by first-order error propagation on the logarithms."""
         if not (self.value > 0 and other.value > 0):

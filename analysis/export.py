@@ -69,6 +69,8 @@ def _point_row(cell: Cell) -> dict[str, Any]:
         "completion_tokens": sum(r.completion_tokens for r in record.requests),
         "verify_steps": _total(record, "verify_steps"), "correct_drafts": _total(record, "correct_drafts"),
     }  # fmt: skip
+    if record.source == "imported":  # a log does not say what its client asked for
+        row |= dict.fromkeys(("max_new_tokens", "repetition_penalty", "temperature", "ignore_eos", "seed"))
     for name in _ESTIMATES:
         estimate: Estimate | None = getattr(found, name) if found else None
         row[name] = estimate.value if estimate else None

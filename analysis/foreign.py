@@ -127,7 +127,8 @@ def import_log(options: argparse.Namespace) -> list[Path]:
     if is_large:
         found = {"server starts": len(servers), "decode steps": len(whole.decode), "runs": len(pieces)}
         sys.stderr.write(f"found {', '.join(f'{count:,} {name}' for name, count in found.items())}\n")
-    parts = [_part(options, piece, data, servers, whole) for piece in pieces]
+    boots: dict[tuple[int, int], schedlog.SchedulerLog] = {}
+    parts = [_part(options, piece, data, servers, boots) for piece in pieces]
     for part in parts:
         part.refuse_contradictions()
     # A set keeps one note of many pieces.
@@ -168,7 +169,7 @@ def _part(
     piece: Piece,
     data: bytes,
     servers: list[Stated],
-    whole: schedlog.SchedulerLog,
+    boots: dict[tuple[int, int], schedlog.SchedulerLog],
 ) -> _Part:
     before = server_of(servers, piece.start)
     server = server_in(piece.body, before)
@@ -179,18 +180,25 @@ def _part(
         )
     # A piece may begin after the lines that show all ranks.
     end = min((other.start for other in servers if other.start > piece.start), default=len(data))
-    lines = piece.body[server.start :] if server.start else data[before.start : end]
-    return _Part(options, piece, server, whole, frozenset(ranks_in(lines)))
+    # Pools and capacity are those of the piece's own server, not of another one in the same log.
+    if server.start:
+        lines = piece.body[server.start :]
+        boot = schedlog.parse(lines)
+    else:
+        lines = data[before.start : end]
+        boot = boots.get((before.start, end)) or schedlog.parse(lines)
+        boots[before.start, end] = boot
+    return _Part(options, piece, server, boot, frozenset(ranks_in(lines)))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A piece, what the command line says of it, and the server that wrote it; `ranks` are the server's."""
+    """A piece, what the command line says of it, and the server that wrote it: its lines and `ranks`."""
 
     options: argparse.Namespace
     piece: Piece
     server: Stated
-    whole: schedlog.SchedulerLog
+    boot: schedlog.SchedulerLog
     ranks: frozenset[str]
 
     @cached_property
@@ -261,7 +269,7 @@ class _Part:
 
     def record(self, repeat: int) -> Record | None:
         """The piece's record; None where it holds no decode line."""
-        parsed, whole = self.parsed, self.whole
+        parsed, boot = self.parsed, self.boot
         if not parsed.decode:
             return None
         point = self.point(repeat)
@@ -273,8 +281,8 @@ class _Part:
             started_at=started.isoformat(timespec="seconds"),
             server=ServerInfo(
                 arguments=self.server.arguments,
-                pools=[Pool(role=p.role, tokens=p.tokens, bytes=p.bytes, dtype=p.dtype) for p in whole.pools],
-                max_total_tokens=whole.capacity.max_total_tokens if whole.capacity else None,
+                pools=[Pool(role=p.role, tokens=p.tokens, bytes=p.bytes, dtype=p.dtype) for p in boot.pools],
+                max_total_tokens=boot.capacity.max_total_tokens if boot.capacity else None,
             ),
             decode_steps=schedlog.to_decode_steps(parsed), prefill_steps=schedlog.to_prefill_steps(parsed),
             log_summary=summary,

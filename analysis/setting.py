@@ -131,7 +131,9 @@ def setting_text(group: Group, depth: int) -> str:
 
 def penalty_text(group: Group) -> str:
     """What a repetition penalty does to a comparison of arms; empty where no record has one."""
-    found = [c.point.repetition_penalty for c in group.cells if c.point.repetition_penalty != 1]
+    # Of an imported log nobody knows what its client asked for.
+    known = [c for c in group.cells if c.record.source == "measured"]
+    found = [c.point.repetition_penalty for c in known if c.point.repetition_penalty != 1]
     if not found:
         return ""
     values = ", ".join(f"{value:g}" for value in sorted(set(found)))

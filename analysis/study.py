@@ -203,7 +203,8 @@ def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Poo
     pairs = {pair_key(cell): cell for cell in low}
     ratios = [pick(cell).ratio_to(pick(pairs[key])) for cell in top if (key := pair_key(cell)) in pairs]
     if not ratios:
-        return Pooled(None, note=why_missing([*over, *under]) if over and under else "not measured here")
+        none = next((side for side in (over, under) if not side), None)
+        return Pooled(None, note=why_missing(none if none is not None else [*over, *under]))
     return Pooled(mean_of(ratios), flag=flag_top or flag_low)
 
 
@@ -230,10 +231,18 @@ def pair_key(cell: Cell) -> str:
     return f"{prompt_hash(cell)} {params} {rest}"
 
 
+class Selection(list[Cell]):
+    """Cells that were asked for; `why` says where else they are if there are none."""
+
+    def __init__(self, cells: Iterable[Cell] = (), why: str = "") -> None:
+        super().__init__(cells)
+        self.why = why
+
+
 def why_missing(cells: Sequence[Cell]) -> str:
     """Why no cell of these counts: the first reason, in the words a table shows."""
     if not cells:
-        return "not measured here"
+        return getattr(cells, "why", "") or "not measured here"
     labels = [cell.verdict.label.removeprefix("invalid:") for cell in cells if not cell.verdict.valid]
     return labels[0].replace("_", " ") if labels else "no common prompt"
 

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from analysis.estimators import Estimate
 from analysis.files import write_bytes
+from analysis.tables.sites import Site, contexts, main_depth
 
 ARM_STYLE: dict[str, dict[str, Any]] = {
     "dense": {"color": "#555555", "marker": "s", "linestyle": ":"},
@@ -88,6 +89,17 @@ def bars(estimates: Sequence[Estimate]) -> list[list[float]]:
     low = [max(0.0, e.value - e.low) if e.low == e.low else 0.0 for e in estimates]
     high = [max(0.0, e.high - e.value) if e.high == e.high else 0.0 for e in estimates]
     return [low, high]
+
+
+def other_depths(site: Site, task: str, depth: int) -> str:
+    """What a line over contexts at one depth leaves out, for its label: contexts of other depths alone."""
+    left_out = []
+    for context in contexts(site, task=task, batch=1, probe=None, arm=lambda arm: arm != "dense"):
+        depths = site.values("depth", context_tokens=context, task=task, batch=1, probe=None)
+        if depth not in depths:
+            here = main_depth(site, task=task, context_tokens=context)
+            left_out.append(f"{in_full(context)} (d = {here})")
+    return f"; without S = {', '.join(left_out)}" if left_out else ""
 
 
 def line(axis: Axes, arm: str, x: Sequence[float], estimates: Sequence[Estimate], **more: Any) -> None:

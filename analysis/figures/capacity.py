@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from analysis.figures.base import ARM_STYLE, in_full, panels
 from analysis.study import Study
-from analysis.tables.base import sites
 from analysis.tables.memory import LargestBatch, comparable, largest_batches
+from analysis.tables.sites import sites
 from harness.points import ARMS
 
 _HATCHES = {"dense": "", "native": "", "windowed": "//", "ring": ".."}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.estimators import Estimate
 from analysis.extras import Phases
-from analysis.figures.base import ARM_STYLE, bars, in_full, line, panels, tokens
+from analysis.figures.base import ARM_STYLE, bars, in_full, line, other_depths, panels, tokens
 from analysis.study import Pick, Study, accept_length, pooled, step_ms, tpot_ms
-from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.depth import ArmFit, fits
 from analysis.tables.memory import draft_share
 from analysis.tables.probes import probed
+from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
 
 
 def _measured(study: Study) -> list[Site]:
@@ -80,15 +82,18 @@ def dose_response(study: Study) -> Figure | None:
     picks: tuple[tuple[str, Pick], ...] = (("acceptance length", accept_length), ("TPOT (ms)", tpot_ms))
     for i, (site, task, context, windows, where) in enumerate(shown):
         for axis, (label, pick) in zip(axes[2 * i : 2 * i + 2], picks, strict=True):
-            found = [
-                (w, e)
-                for w in windows
-                if (e := pooled(site.cells(site.window_arm, window_tokens=w, **where), pick).estimate)
+            means = [
+                (w, pooled(site.cells(site.window_arm, window_tokens=w, **where), pick)) for w in windows
             ]
-            line(axis, site.window_arm, [w for w, _ in found], [e for _, e in found])
-            native = pooled(site.cells("native", **where), pick).estimate
+            found = [(w, mean.estimate) for w, mean in means if mean.estimate is not None]
+            flags = [mean.flag for _, mean in means]
+            line(axis, site.window_arm, [w for w, _ in found], [e for _, e in found],
+                 label=_marked(site.window_arm, flags))  # fmt: skip
+            mean = pooled(site.cells("native", **where), pick)
+            native = mean.estimate
             if native is not None:
-                axis.axhline(native.value, color=ARM_STYLE["native"]["color"], label="native")
+                axis.axhline(native.value, color=ARM_STYLE["native"]["color"],
+                             label=_marked("native", [mean.flag]))  # fmt: skip
                 if native.low == native.low:
                     axis.axhspan(native.low, native.high, color=ARM_STYLE["native"]["color"], alpha=0.12)
             axis.set_xscale("log", base=2)
@@ -98,6 +103,12 @@ def dose_response(study: Study) -> Figure | None:
             axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
             axis.legend()
     return figure
+
+
+def _marked(arm: str, flags: Iterable[str]) -> str:
+    """An arm's name in a legend, with what makes some of its points doubtful."""
+    told = sorted({flag for flag in flags if flag})
+    return f"{arm} ({', '.join(told)})" if told else arm
 
 
 _PHASES = (
@@ -203,22 +214,25 @@ def _by_context(study: Study, arms: tuple[str, ...], pick: Pick, label: str, bot
     for site in _measured(study):
         task, depth = main_task(site), main_depth(site)
         lines: dict[str, list[tuple[int, Estimate]]] = {}
+        flags: dict[str, list[str]] = {}
         for arm in arms:
             for context in contexts(site, task=task, arm=arm):
                 where = {"task": task, "context_tokens": context, "depth": 1 if arm == "dense" else depth}
-                estimate = pooled(site.cells(arm, **where), pick).estimate
-                if estimate is not None:
-                    lines.setdefault(arm, []).append((context, estimate))
+                mean = pooled(site.cells(arm, **where), pick)
+                if mean.estimate is not None:
+                    lines.setdefault(arm, []).append((context, mean.estimate))
+                    flags.setdefault(arm, []).append(mean.flag)
         if lines:
-            shown.append((site, task, depth, lines))
+            shown.append((site, task, depth, lines, flags))
     if not shown:
         return None
     figure, axes = panels(len(shown))
-    for axis, (site, task, depth, lines) in zip(axes, shown, strict=True):
+    for axis, (site, task, depth, lines, flags) in zip(axes, shown, strict=True):
         for arm, found in lines.items():
-            line(axis, arm, [c for c, _ in found], [e for _, e in found])
+            line(axis, arm, [c for c, _ in found], [e for _, e in found], label=_marked(arm, flags[arm]))
         tokens(axis, sorted({c for found in lines.values() for c, _ in found}))
-        axis.set_title(f"{site.model} on {site.hardware}\n{task}, d = {depth}")
+        elsewhere = other_depths(site, task, depth)
+        axis.set_title(f"{site.model} on {site.hardware}\n{task}, d = {depth}{elsewhere}")
         axis.set_ylim(bottom=bottom)
         axis.legend()
     axes[0].set_ylabel(label)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.estimators import Estimate
-from analysis.figures.base import ARM_STYLE, bars, in_full, line, panels, tokens
+from analysis.figures.base import ARM_STYLE, bars, in_full, line, other_depths, panels, tokens
 from analysis.paper import MODELS, claim
 from analysis.study import Study, pooled_ratio, step_ms
 from analysis.tables.acceptance import positions
-from analysis.tables.base import Site, contexts, main_depth, main_task, sites
 from analysis.tables.pareto import RatePoint
 from analysis.tables.pareto import panels as rate_panels
+from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
 
 
 def _measured(study: Study) -> list[Site]:
@@ -24,14 +26,16 @@ def figure_2(study: Study) -> Figure | None:
     """alpha_j by draft position, native against the window arm, one panel a model at its longest context."""
     shown = []
     for site in _measured(study):
-        task, depth = main_task(site), main_depth(site)
-        for context in contexts(site, task=task, arm=lambda a: a != "dense")[-1:]:
+        task = main_task(site)
+        for context in reversed(contexts(site, task=task, arm=lambda a: a != "dense")):
+            depth = main_depth(site, task=task, context_tokens=context)
             rows = {
                 arm: positions(site.cells(arm, task=task, context_tokens=context, depth=depth))
                 for arm in ("native", site.window_arm)
             }
             if any(found for found, _, _ in rows.values()):
                 shown.append((site, task, context, depth, rows))
+                break
     if not shown:
         return None
     figure, axes = panels(len(shown))
@@ -57,7 +61,7 @@ def figure_3(study: Study) -> Figure | None:
     used: set[int] = set()
     drawn = False
     looks = (("#0072B2", "D", "-"), ("#D55E00", "o", "--"), ("#009E73", "^", "-."), ("#CC79A7", "s", ":"))
-    for (color, marker, style), site in zip(looks, _measured(study), strict=False):
+    for (color, marker, style), site in zip(cycle(looks), _measured(study), strict=False):
         task, depth = main_task(site), main_depth(site)
         x: list[int] = []
         found: list[Estimate] = []
@@ -69,12 +73,13 @@ def figure_3(study: Study) -> Figure | None:
             if ratio is not None:
                 x.append(context)
                 found.append(Estimate(100 * (ratio.value - 1), 100 * (ratio.low - 1), 100 * (ratio.high - 1)))
+        elsewhere = other_depths(site, task, depth)
         if x:
             drawn = True
             used |= set(x)
             axis.errorbar(
                 x, [e.value for e in found], yerr=bars(found), color=color, marker=marker, linestyle=style,
-                label=f"{site.model} on {site.hardware}, d = {depth}",
+                label=f"{site.model} on {site.hardware}, {site.window_arm}, d = {depth}{elsewhere}",
             )  # fmt: skip
     if not drawn:
         return None
@@ -90,7 +95,7 @@ def figure_3(study: Study) -> Figure | None:
             used |= {261_000, 1_040_000}
     tokens(axis, sorted(used))
     axis.axhline(0, color="#888888", linewidth=0.8)
-    axis.set_ylabel("step native / ring - 1 (%)")
+    axis.set_ylabel("step native / window arm - 1 (%)")
     axis.set_title("The saving of a step against context")
     # Below the axis: the paper's markers fill the corners.
     figure.legend(loc="outside lower center", ncols=2, fontsize=6.5)
@@ -112,7 +117,7 @@ def _frontiers(study: Study, tp: int) -> Figure | None:
     for site in _measured(study):
         found = rate_panels(site, tp)
         for (task, context, _), rates in found.items():
-            if len({r.batch for r in rates if r.user == r.user}) > 1:
+            if len({r.batch for r in rates if r.user.known}) > 1:
                 shown.append((site, task, context, rates))
     if not shown:
         return None
@@ -132,17 +137,19 @@ def _frontiers(study: Study, tp: int) -> Figure | None:
     return figure
 
 
+_ASIDE = {"linestyle": "none", "markerfacecolor": "none", "alpha": 0.45, "markersize": 3.5}
+
+
 def _frontier(axis: Axes, rates: list[RatePoint]) -> None:
     for arm in dict.fromkeys(rate.arm for rate in rates):
         style = ARM_STYLE[arm]
-        mine = [r for r in rates if r.arm == arm and r.user == r.user]
-        best = sorted((r for r in mine if r.on_frontier), key=lambda r: r.user)
-        axis.plot([r.user for r in best], [r.gpu for r in best], **style, label=arm)
+        mine = [r for r in rates if r.arm == arm and r.user.known]
+        best = sorted((r for r in mine if r.on_frontier), key=lambda r: r.user.value)
+        axis.plot([r.user.value for r in best], [r.gpu.value for r in best], **style, label=arm)
         rest = [r for r in mine if not r.on_frontier]
-        axis.plot([r.user for r in rest], [r.gpu for r in rest], linestyle="none", marker=style["marker"],
-                  color=style["color"], markerfacecolor="none", alpha=0.45, markersize=3.5)  # fmt: skip
+        axis.plot([r.user.value for r in rest], [r.gpu.value for r in rest], **style | _ASIDE)
         for rate in best:
-            axis.annotate(f"B{rate.batch}", (rate.user, rate.gpu), textcoords="offset points",
+            axis.annotate(f"B{rate.batch}", (rate.user.value, rate.gpu.value), textcoords="offset points",
                           xytext=(3, 3), fontsize=6, color=style["color"])  # fmt: skip
     # The labels stand above and to the right of their markers.
     axis.set_xlim(0, 1.15 * axis.get_xlim()[1])

@@ -13,8 +13,8 @@ from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe
 from analysis.figures.base import bars, in_full, panels
 from analysis.study import Study
-from analysis.tables.base import Site, sites
 from analysis.tables.probes import Chosen, T, probed
+from analysis.tables.sites import Site, sites
 
 _NEAR, _FAR, _SINK, _FLIP = "#0072B2", "#D55E00", "#009E73", "#D55E00"
 

@@ -9,7 +9,7 @@ from analysis.equivalence import ArmPair, arm_pairs
 from analysis.estimators import Estimate
 from analysis.paper import MODELS, paper_model
 from analysis.study import Study, pooled_ratio, step_ms, tpot_ms
-from analysis.tables.base import Site, contexts, main_depth, main_task, sites
+from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def _agreement(site: Site) -> list[str]:
         text = (
             f"{site.model} ({how}): {first} and {second} give the same tokens for {same} of {prompts} prompts"
         )
-        out.append(f"{text}, the earliest difference at token {min(places)}." if places else f"{text}.")
+        text += f", the earliest difference at token {min(places)}" if places else ""
+        relaxed = " Under speculation SGLang applies the penalty in a relaxed form: see the table `penalty`."
+        out.append(f"{text}." + (relaxed if places and penalty != 1 else ""))
     return out
 
 
@@ -86,10 +88,11 @@ def _ratios(site: Site) -> list[str]:
             ("a token takes", native, tpot_ms),
             ("a token takes", site.cells("dense", **where), tpot_ms),
         ):
-            ratio = pooled_ratio(over, window, pick).estimate
-            if ratio is not None:
+            found = pooled_ratio(over, window, pick)
+            if found.estimate is not None:
                 against = "dense" if over and over[0].point.arm == "dense" else "native"
-                parts.append(f"{name} {_times(ratio)} as long with {against} as with {arm}")
+                doubt = f" ({found.flag})" if found.flag else ""
+                parts.append(f"{name} {_times(found.estimate)} as long with {against} as with {arm}{doubt}")
         if parts:
             out.append(f"{site.model} on {site.hardware}, S = {context:,}, d = {depth}: {'; '.join(parts)}.")
     return out

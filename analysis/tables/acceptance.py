@@ -5,20 +5,9 @@ from __future__ import annotations
 from analysis.acceptance import PositionAcceptance, acceptance_length, conditional_acceptance
 from analysis.estimators import Estimate
 from analysis.study import Cell, Study, accept_length, counted, pooled, pooled_ratio, tpot_ms, why_missing
-from analysis.tables.base import (
-    RATIO_NOTE,
-    SITE_COLUMNS,
-    Column,
-    Site,
-    Table,
-    Value,
-    contexts,
-    header,
-    main_depth,
-    main_task,
-    sites,
-    valued,
-)
+from analysis.tables.base import RATIO_NOTE, SITE_COLUMNS, Column, Table, Value, valued
+from analysis.tables.heading import header
+from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
 
 
 def positions(cells: list[Cell]) -> tuple[list[PositionAcceptance], str, str]:

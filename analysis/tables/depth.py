@@ -11,22 +11,9 @@ from analysis.extras import Phases, read_extra
 from analysis.fit import LatencyFit, TimeStep, decompose, detect_step, fit_after_step
 from analysis.paper import Claim
 from analysis.study import Cell, Study, accept_length, pooled, pooled_ratio, step_ms, tpot_ms, why_missing
-from analysis.tables.base import (
-    ANY,
-    RATIO_NOTE,
-    SITE_COLUMNS,
-    Column,
-    Site,
-    Table,
-    Value,
-    contexts,
-    header,
-    main_depth,
-    main_task,
-    sites,
-    usual_contexts,
-    valued,
-)
+from analysis.tables.base import RATIO_NOTE, SITE_COLUMNS, Column, Table, Value, valued
+from analysis.tables.heading import header
+from analysis.tables.sites import ANY, Site, contexts, main_depth, main_task, sites
 
 _QWEN_TASKS = ["niah_multiquery_enum", "cwe", "longbench_code_qa"]
 _PAPER_TASKS = {
@@ -50,15 +37,16 @@ def table_3(study: Study) -> Table:
     )  # fmt: skip
     for site in sites(study):
         arms = ("native", site.window_arm)
-        for task in site.usual_values("task", arms) or _PAPER_TASKS.get(site.paper or "", []):
-            for context in usual_contexts(site, arms, task=task):
+        alone = {"arm": arms, "batch": 1, "probe": None}
+        for task in site.values("task", **alone) or _PAPER_TASKS.get(site.paper or "", []):
+            for context in contexts(site, task=task, **alone):
                 _best_depth_row(table, site, task, context)
     return table
 
 
 def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
     arms = ("native", site.window_arm)
-    tried = site.usual_values("depth", arms, task=task, context_tokens=context)
+    tried = site.values("depth", arm=arms, batch=1, probe=None, task=task, context_tokens=context)
     best: dict[str, tuple[int, list[Cell]]] = {}
     missing = []
     for arm in arms:
@@ -69,7 +57,7 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
             if mean.estimate is not None:
                 # A looping output's TPOT is too good: it stands only where no other depth has one.
                 found.append((bool(mean.flag), mean.estimate.value, depth, cells))
-            elif cells:
+            elif cells or cells.why:
                 missing.append(f"{arm} d={depth}: {why_missing(cells)}")
         if found:
             *_, depth, cells = min(found, key=lambda f: f[:3])
@@ -129,9 +117,9 @@ def _backend_rows(table: Table, site: Site, task: str, context: int, depth: int)
     rows = []
     for arm in ("native", site.window_arm):
         for backend in site.values("draft_backend", arm=arm, **where):
-            cells = site.cells(arm, draft_backend=backend, probe=ANY, **where)
-            plain = [c for c in cells if c.point.probe is None]
-            traced = [p for c in cells if c.verdict.valid and (p := read_extra(c.record, "phases", Phases))]
+            both = site.cells(arm, draft_backend=backend, probe=ANY, **where)
+            plain = [c for c in both if c.point.probe is None]
+            traced = [p for c in both if c.verdict.valid and (p := read_extra(c.record, "phases", Phases))]
             times = [p.draft_extend_ms for p in traced if p.draft_extend_ms is not None]
             if times:
                 extends[arm, backend] = sum(times) / len(times)

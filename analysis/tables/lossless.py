@@ -21,7 +21,9 @@ from analysis.equivalence import (
 from analysis.estimators import Estimate
 from analysis.extras import Draws, PenaltyAudit, read_extra
 from analysis.study import Cell, Study, pair_key
-from analysis.tables.base import SITE_COLUMNS, Column, Table, Value, header, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Table, Value
+from analysis.tables.heading import header
+from analysis.tables.sites import sites
 from harness.points import ARMS, Point
 from harness.records import Outcome
 
@@ -81,7 +83,7 @@ def _lossless_table(study: Study, name: str, title: str, extra: Sequence[Column]
          Column("identical", "identical"), Column("identical_percent", "identical %", 1),
          Column("tokens", "tokens"), Column("first_difference", "first difference (tokens)"),
          Column("margin", "margin there, logits", 3), Column("typical", "all", 2)],
-        header(study, _YARDSTICK, _PENALTY_NOTE),
+        header(study, _YARDSTICK, _PENALTY_NOTE, stand_for="nothing"),
     )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ def divergence(study: Study) -> Table:
          Column("neither", "neither differs"), Column("both", "both differ"),
          Column("only_baseline", "only native / dense"), Column("only_window", "only window / native"),
          Column("p", "p (one-sided)", 4), Column("reading", "reading")],
-        header(study, _MCNEMAR_NOTE),
+        header(study, _MCNEMAR_NOTE, stand_for="nothing"),
     )  # fmt: skip
     for site in sites(study):
         for found in divergences(site.group) if site.group else []:
@@ -154,7 +156,7 @@ def sampling(study: Study) -> Table:
          Column("accepted", "drafts accepted a draw"), Column("kinds", "kinds of token"),
          Column("statistic", "chi-square", 1), Column("distance", "total variation", 3),
          Column("p", "p", 4), Column("adjusted_p", "p, Holm", 4)],
-        header(study, _SAMPLING_NOTE),
+        header(study, _SAMPLING_NOTE, stand_for="nothing"),
     )  # fmt: skip
     for site in sites(study):
         by_prompt: dict[str, list[tuple[Cell, Draws]]] = {}
@@ -204,7 +206,7 @@ def penalty(study: Study) -> Table:
          Column("penalty", "penalty"), Column("state", "state"), Column("servers", "servers"),
          Column("judged", "places"), Column("penalised_percent", "penalised %", 1),
          Column("latest_percent", "missed, lag of a step %", 1), Column("accepted", "accepted drafts")],
-        header(study, _AUDIT_NOTE),
+        header(study, _AUDIT_NOTE, stand_for="nothing"),
     )  # fmt: skip
     for site in sites(study):
         found: dict[tuple[int, int, float, str], dict[str, PenaltyAudit]] = {}

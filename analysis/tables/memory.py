@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from analysis.estimators import Estimate
 from analysis.paper import FULL_ATTENTION_LAYERS, claim
 from analysis.study import Cell, Group, Study
-from analysis.tables.base import Column, Table, Value, header, sites
+from analysis.tables.base import Column, Table, Value
+from analysis.tables.heading import header
+from analysis.tables.sites import sites
 from harness.points import ARMS, Point
 from harness.records import Outcome, Pool, ServerInfo
 
@@ -43,7 +45,7 @@ def memory(study: Study) -> Table:
          Column("draft_tokens", "draft tokens"), Column("draft_mib", "draft MiB", 3),
          Column("draft_percent", "draft share %", 2), Column("architecture_percent", "1/(F+1) %", 2),
          Column("tokens_back", "tokens given back"), Column("tokens_back_percent", "more tokens %", 2)],
-        header(study, *_NOTES),
+        header(study, *_NOTES, stand_for="nothing"),
     )  # fmt: skip
     for site in sites(study):
         said = claim("memory", site.paper, "all", "native", "draft_share_of_kv")
@@ -229,7 +231,7 @@ def batches(study: Study) -> Table:
          Column("tp", "TP"), Column("budget", "KV budget"), Column("arm", "arm"), Column("depth", "d"),
          Column("ran", "largest batch"), Column("more", "more than native"),
          Column("failed", "first that failed"), Column("why", "why")],
-        header(study, _BATCH_NOTE),
+        header(study, _BATCH_NOTE, stand_for="nothing"),
     )  # fmt: skip
     for site in sites(study):
         found = largest_batches(site.group) if site.group else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -10,13 +9,15 @@ from analysis.estimators import Estimate
 from analysis.paper import claim
 from analysis.pareto import pareto
 from analysis.setting import closest, difference
-from analysis.study import NAN, Cell, Study
-from analysis.tables.base import Column, Site, Table, Value, header, sites
+from analysis.study import NAN, Cell, Study, mean_of
+from analysis.tables.base import Column, Table, Value
+from analysis.tables.heading import header
+from analysis.tables.sites import Site, sites
 
 _Place = tuple[str, int, int]
 _SHARED = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature", "window_tokens"})
 # A batch runs on past its first end of text, on the prefill of the largest.
-_OF_A_BATCH = frozenset({"batch", "tp", "ignore_eos", "shared_prefill", "kv_budget_mib"})
+_OF_A_BATCH = frozenset({"batch", "tp", "max_new_tokens", "ignore_eos", "shared_prefill", "kv_budget_mib"})
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class RatePoint:
     arm: str
     depth: int
     batch: int
-    user: float
-    gpu: float
+    user: Estimate
+    gpu: Estimate
     on_frontier: bool
     note: str
     flag: str = ""
@@ -65,23 +66,24 @@ def _rates(site: Site, task: str, places: dict[_Place, list[Cell]]) -> list[Rate
     for place, cells in sorted(places.items()):
         conditions = {k: v for k, v in site.setting(place[0], task).items() if k not in _OF_A_BATCH}
         members = closest(cells, conditions)
-        rates = [rate for member in members if math.isfinite((rate := _rate(member))[0])]
-        user, gpu = (sum(r[i] for r in rates) / len(rates) if rates else NAN for i in (0, 1))
+        rates = [rate for member in members if (rate := _user_rate(member)) is not None]
+        user = mean_of(rates) if rates else Estimate(NAN)
         note = "" if rates else members[0].verdict.label
+        gpu = user.scaled(place[2] / members[0].point.tp)
         points.append(RatePoint(*place, user, gpu, False, note, difference(members[0], conditions)))
     kept: set[_Place] = set()
     for arm in {point.arm for point in points}:
         like = [p for p in points if p.arm == arm and not p.flag]
-        kept |= set(pareto((p.place, p.user, p.gpu) for p in like).frontier)
+        kept |= set(pareto((p.place, p.user.value, p.gpu.value) for p in like).frontier)
     return [replace(point, on_frontier=point.place in kept) for point in points]
 
 
-def _rate(cell: Cell) -> tuple[float, float]:
-    """(tokens/s/user, tokens/s/GPU) of a cell that counts."""
+def _user_rate(cell: Cell) -> Estimate | None:
+    """Tokens/s of one user, 1000 / TPOT, of a cell that counts."""
     if not cell.verdict.acceptance_valid or cell.statistics is None:
-        return NAN, NAN
-    found = cell.statistics
-    return found.tokens_per_s_per_user(), found.tokens_per_s_per_gpu(cell.point.tp)
+        return None
+    tpot_ms = cell.statistics.tpot_ms
+    return Estimate(1000 / tpot_ms.value, 1000 / tpot_ms.high, 1000 / tpot_ms.low, tpot_ms.n)
 
 
 def pareto_table(study: Study) -> Table:
@@ -93,7 +95,8 @@ def pareto_table(study: Study) -> Table:
          Column("task", "input"), Column("tp", "TP"), Column("arm", "arm"), Column("depth", "d"),
          Column("batch", "B"), Column("user_tokens_per_s", "tokens/s/user", 1),
          Column("gpu_tokens_per_s", "tokens/s/GPU", 1), Column("frontier", "frontier")],
-        header(study, "Frontier per arm over its depths and batches; ties that are dominated are out."),
+        header(study, "Frontier per arm over its depths and batches; ties that are dominated are out.",
+               stand_for="group"),
     )  # fmt: skip
     for site in sites(study):
         for (task, context, tp), rates in panels(site).items():
@@ -101,11 +104,11 @@ def pareto_table(study: Study) -> Table:
                 paper_arm = "windowed" if rate.arm == site.window_arm else rate.arm
                 at_paper = context > 0.98e6 and rate.batch == 1 and tp == 1
                 said = claim("figure_4", site.paper, task, paper_arm, "user_speed_b1") if at_paper else None
-                user = Value(Estimate(rate.user), None if rate.flag else said, rate.note, rate.flag)
+                user = Value(rate.user, None if rate.flag else said, rate.note, rate.flag)
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=context, task=task, tp=tp,
                     arm=rate.arm, depth=rate.depth, batch=rate.batch, user_tokens_per_s=user,
-                    gpu_tokens_per_s=Value(Estimate(rate.gpu), note=rate.note, flag=rate.flag),
+                    gpu_tokens_per_s=Value(rate.gpu, note=rate.note, flag=rate.flag),
                     frontier="yes" if rate.on_frontier else "",
                 )  # fmt: skip
     return table

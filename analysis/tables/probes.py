@@ -13,8 +13,10 @@ from analysis.extras import AttentionMass, DecisionProbe, Phases, read_extra
 from analysis.paper import Claim
 from analysis.setting import closest, difference
 from analysis.study import Cell, Study, why_missing
-from analysis.tables.base import ANY, SITE_COLUMNS, Column, Site, Table, Value, header, main_task, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Table, Value
 from analysis.tables.depth import fits
+from analysis.tables.heading import header
+from analysis.tables.sites import ANY, Site, main_task, sites
 from harness.records import Record
 
 T = TypeVar("T", Phases, DecisionProbe, AttentionMass)
@@ -106,8 +108,9 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
                 if not one.note and not one.flag
             }
             rows: dict[tuple[int, int], list[Cell]] = {}
-            for cell in site.cells(arm, probe=ANY):
-                rows.setdefault((cell.point.context_tokens, cell.point.depth), []).append(cell)
+            for context in site.values("context_tokens", arm=arm, batch=1):
+                for cell in site.cells(arm, context_tokens=context, probe=ANY):
+                    rows.setdefault((context, cell.point.depth), []).append(cell)
             for (context, depth), cells in sorted(rows.items()):
                 traced = draft_ms.get((context, depth))
                 slope = slopes.get((context, arm))

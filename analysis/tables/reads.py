@@ -9,8 +9,10 @@ from analysis.estimators import Estimate
 from analysis.extras import AttentionMass, DecisionProbe, WindowDecision, WindowMass
 from analysis.paper import Claim
 from analysis.study import Study
-from analysis.tables.base import SITE_COLUMNS, Column, Site, Table, Value, header, sites
+from analysis.tables.base import SITE_COLUMNS, Column, Table, Value
+from analysis.tables.heading import header
 from analysis.tables.probes import probed
+from analysis.tables.sites import Site, sites
 
 _PAPER_TASK = "niah_multiquery_enum"
 
@@ -29,6 +31,7 @@ def table_11(study: Study) -> Table:
             study,
             "Margins: top-1 minus top-2 logit of the full read. Brackets: 95 % Wilson intervals.",
             "Control: the head run again with all its reads, by the arithmetic of the windowed repetition.",
+            stand_for="group",
         ),
     )  # fmt: skip
     for site in sites(study):
@@ -74,7 +77,8 @@ def table_12(study: Study) -> Table:
          Column("tail_keys", "tail keys", 0), Column("tail_participation", "spread over, keys", 0),
          Column("tail_entropy_percent", "entropy, % of even", 1),
          Column("residual_share", "|W_o o| / |h|")],
-        header(study, "Means over draft forwards, layers and heads. Tail: keys that the window leaves out."),
+        header(study, "Means over draft forwards, layers and heads. Tail: keys that the window leaves out.",
+               stand_for="group"),
     )  # fmt: skip
     for site in sites(study):
         rows = probed(site, "native", "attention_mass", AttentionMass)

@@ -92,7 +92,7 @@ def _width(grid: RichTable) -> int:
     """Columns that a table needs to show every cell in full."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(width=_NO_LIMIT).measure(grid).maximum
+    return Console(width=_NO_LIMIT, force_terminal=False).measure(grid).maximum
 
 
 def _blocks(table: Table) -> Iterator[Any]:
@@ -133,7 +133,8 @@ def plain(table: Table) -> str:
     """Terminal text without colours, for files and pipes: nothing is folded or cut."""
     from rich.console import Console  # noqa: PLC0415
 
-    console = Console(width=_NO_LIMIT, no_color=True, color_system=None)
+    # A dumb terminal has 80 columns for rich, whatever width it is given.
+    console = Console(width=_NO_LIMIT, force_terminal=False, no_color=True, color_system=None)
     with console.capture() as capture:
         console.print(terminal(table))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

@@ -9,7 +9,6 @@ import numpy as np
 
 from analysis.estimators import Estimate
 from analysis.paper import Claim, claim
-from analysis.setting import closest, difference
 from analysis.speedup import split_ratio
 from analysis.study import (
     Cell,
@@ -23,22 +22,9 @@ from analysis.study import (
     step_ms,
     tpot_ms,
 )
-from analysis.tables.base import (
-    RATIO_NOTE,
-    SITE_COLUMNS,
-    Column,
-    Site,
-    Table,
-    Value,
-    as_ratio,
-    contexts,
-    header,
-    main_depth,
-    main_task,
-    sites,
-    usual_contexts,
-    valued,
-)
+from analysis.tables.base import RATIO_NOTE, SITE_COLUMNS, Column, Table, Value, as_ratio, valued
+from analysis.tables.heading import header
+from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
 
 _PAPER_ARM = {"dense": "dense", "native": "native", "ring": "windowed", "windowed": "windowed"}
 _H100 = "qwen3.6-35b-a3b-fp8-h100"
@@ -145,8 +131,7 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
     paper = _H100 if artifact == "table_4" else site.paper
     for arm in arms:
         cells = dense if arm == "dense" else site.cells(arm, task=task, context_tokens=context, depth=depth)
-        elsewhere = _elsewhere(site, arm, task, context, depth) if not cells else ""
-        if not cells and site.group is not None and not elsewhere:
+        if not cells and site.group is not None and not cells.why:
             continue
         stands = arm == site.window_arm
 
@@ -156,7 +141,8 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
         )
         table.add(
             model=site.model, hardware=site.hardware, context_tokens=context, task=task,
-            arm=f"{arm} (measured only at {elsewhere})" if elsewhere else arm, prompts=_prompts(cells),
+            arm=arm,
+            prompts=_prompts(cells),
             accept_length=valued(
                 pooled(cells, accept_length), said(_PAPER_ARM[arm], "acceptance_length", mine)
             ),
@@ -174,14 +160,6 @@ def _arm_rows(table: Table, site: Site, task: str, context: int, artifact: str) 
         )  # fmt: skip
 
 
-def _elsewhere(site: Site, arm: str, task: str, context: int, depth: int) -> str:
-    """At which other setting alone an arm was measured, plain; empty where at none."""
-    where = {"task": task, "context_tokens": context, "probe": None}
-    found = site.group.select(arm=arm, depth=1 if arm == "dense" else depth, **where) if site.group else []
-    conditions = site.setting(arm, task)
-    return difference(closest(found, conditions)[0], conditions) if found else ""
-
-
 def table_13(study: Study) -> Table:
     """Every input: speedups over dense, native against ring, split by equation 3."""
     table = Table(
@@ -195,8 +173,8 @@ def table_13(study: Study) -> Table:
         header(study, RATIO_NOTE, "Equation 3: TPOT native / ring = cost factor x AL factor."),
     )  # fmt: skip
     for site in sites(study):
-        for task in site.usual_values("task") or ["niah_multiquery_enum"]:
-            for context in usual_contexts(site, task=task):
+        for task in site.values("task", batch=1, probe=None) or ["niah_multiquery_enum"]:
+            for context in contexts(site, task=task, batch=1, probe=None):
                 depth = main_depth(site, task=task, context_tokens=context)
                 where = {"task": task, "context_tokens": context}
                 dense = site.cells("dense", **where)
@@ -286,9 +264,12 @@ def spread(study: Study) -> Table:
     for site in sites(study):
         arms = site.values("arm") or ["native", "ring"]
         for arm in arms:
-            for context in usual_contexts(site, [arm]):
+            for context in contexts(site, arm=arm, batch=1, probe=None):
                 depth = 1 if arm == "dense" else main_depth(site, context_tokens=context)
-                used, _ = counted(site.cells(arm, context_tokens=context, depth=depth), step_ms)
+                where = {"arm": arm, "context_tokens": context, "depth": depth}
+                tasks = site.values("task", batch=1, probe=None, **where)
+                cells = [cell for task in tasks for cell in site.cells(task=task, **where)]
+                used, _ = counted(cells, step_ms)
                 means: dict[tuple[object, ...], list[float]] = {}
                 for cell in used:
                     key = (cell.point.task, cell.point.seed, prompt_hash(cell))

@@ -8,18 +8,10 @@ from analysis.estimators import Estimate
 from analysis.extras import Kernel, KernelTrace, Phases, read_extra, read_kernels
 from analysis.paper import Claim
 from analysis.study import Study
-from analysis.tables.base import (
-    SITE_COLUMNS,
-    Column,
-    Site,
-    Table,
-    Value,
-    header,
-    main_depth,
-    main_task,
-    sites,
-)
+from analysis.tables.base import SITE_COLUMNS, Column, Table, Value
+from analysis.tables.heading import header
 from analysis.tables.probes import Chosen, chosen, probed
+from analysis.tables.sites import Site, main_depth, main_task, sites
 from harness.records import Record
 
 _KERNELS_SHOWN = 10
@@ -44,6 +36,7 @@ def table_7(study: Study) -> Table:
             "unattributed add up to the iteration; the index builds are part of the draft.",
             "Measured by `engine`: marks inside the server during the timed run; by `nsys` or `torch`: a "
             "profiler over the same request once more, which slows it down.",
+            stand_for="group",
         ),
     )  # fmt: skip
     for site in sites(study):
@@ -108,7 +101,8 @@ def table_8(study: Study) -> Table:
         "Table 8: kernels of the draft phase",
         [*SITE_COLUMNS, Column("kind", "class"), Column("kernel", "kernel"), Column("phase", "phase"),
          Column("native_ms", "native ms/iteration", 4), Column("ring_ms", "ring ms/iteration", 4)],
-        header(study, "Busy time a decode iteration; `-` means the arm does not run the kernel."),
+        header(study, "Busy time a decode iteration; `-` means the arm does not run the kernel.",
+               stand_for="group"),
     )  # fmt: skip
     for site in sites(study):
         native, ring = _traced(site)

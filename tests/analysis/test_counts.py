@@ -13,7 +13,7 @@ from analysis.copies import copies
 from analysis.export import point_frame
 from analysis.load import load
 from analysis.study import Cell, Study, pooled, step_ms
-from analysis.tables.base import header
+from analysis.tables.heading import header
 from analysis.validity import judge
 from harness.records import InputInfo, Record
 

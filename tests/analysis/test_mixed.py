@@ -132,7 +132,7 @@ def test_a_busy_machine_is_said_of_its_records_and_above_their_tables() -> None:
     codes = [[reason.code for reason in judge(record).reasons] for record in records]
     assert ["busy_machine" in found for found in codes] == [True, False, False]
     header = build("2", Study(records)).header
-    assert any("1 of 3 records were measured on a busy machine" in line for line in header)
+    assert any("1 of 3 valid records were measured on a busy machine" in line for line in header)
 
 
 def test_a_table_says_which_of_several_settings_its_rows_stand_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factory import make_record
@@ -12,6 +13,8 @@ from analysis import demo
 from analysis.cli import main
 from analysis.compare import compare_arms, render
 from analysis.copies import copies
+from analysis.figures import make
+from analysis.figures.base import close
 from analysis.report.summary import summarise
 from analysis.study import Cell, Study
 from analysis.tables import TABLES, build, frame
@@ -73,9 +76,7 @@ def test_an_arm_of_another_setting_alone_has_a_row_that_says_which() -> None:
         make_record("ring", kv_budget_mib=64)
     ]
     rows = frame("2", records).query("hardware == 'cpu'")
-    (arm,) = (arm for arm in rows["arm"] if arm.startswith("ring"))
-    assert arm == "ring (measured only at KV budget MiB = 64)"
-    assert rows.set_index("arm").loc[arm, "step_ms_verdict"] == "not measured here"
+    assert rows.set_index("arm").loc["ring", "step_ms_verdict"] == "measured only at KV budget MiB = 64"
 
 
 def test_checkpoints_of_one_name_are_told_apart() -> None:
@@ -150,3 +151,110 @@ def test_a_smoke_test_hides_no_other_run() -> None:
         "at S = 8,192 (niah_multiquery_enum) they stand for new tokens = 900" in line for line in header
     )
     assert any("S = 2,048 (niah_multiquery_enum)" in line and "d = 3" in line for line in header)
+
+
+def test_a_dumb_terminal_gets_the_table_in_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_record(tmp_path, make_record("native"))
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["table", "1", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "native step ms" in shown and "…" not in shown
+
+
+def test_a_comparison_names_a_busy_machine() -> None:
+    records = [make_record(arm) for arm in ("native", "ring")]
+    records[0].environment |= {"load_average": [9.0, 3.0, 2.0], "usable_cores": 2}
+    text = render(compare_arms(records, "native", "ring", "step_ms"), "native", "ring", 5)
+    assert "1 record of these came from a busy machine" in text
+
+
+def test_a_rate_of_the_frontier_has_the_interval_of_its_tpot() -> None:
+    records = [make_record("native", batch=batch) for batch in (1, 2)]
+    rows = frame("pareto", records).set_index("batch")
+    tpot = Cell(records[1]).statistics.tpot_ms  # type: ignore[union-attr]
+    assert rows.loc[2, "user_tokens_per_s_low"] == pytest.approx(1000 / tpot.high)
+    assert rows.loc[2, "gpu_tokens_per_s_high"] == pytest.approx(2 * 1000 / tpot.low)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ({"task_params": {"keys": 16}}, "parameters of the input = {'keys': 16}"),
+        ({"tp": 2}, "TP = 2"),
+        ({"dtype": "float32"}, "dtype = float32"),
+        ({"max_new_tokens": 900, "repetition_penalty": 1.0}, "penalty = 1.0, new tokens = 900"),
+    ],
+)
+def test_every_table_of_steps_says_where_else_a_context_was_measured(
+    setting: dict[str, Any], told: str
+) -> None:
+    records = [
+        make_record(arm, context_tokens=context)
+        for arm in ("native", "ring") for context in (2048, 4096)
+    ]  # fmt: skip
+    records += [make_record(arm, **setting) for arm in ("native", "ring")]
+    for name, column in (("1", "ring_step_ms"), ("2", "step_ms"), ("9", "accept_length"), ("13", "ring_al")):
+        rows = frame(name, records).query("hardware == 'cpu' and context_tokens == 8192")
+        assert set(rows[f"{column}_verdict"]) == {f"measured only at {told}"}, name
+    assert f"native d=7: measured only at {told}" in str(frame("3", records).to_dict())
+
+
+def test_depths_of_a_fit_have_outputs_of_one_length() -> None:
+    records = [make_record(arm, depth=d) for arm in ("native", "ring") for d in (5, 6, 7)]
+    records += [make_record(arm, depth=d, max_new_tokens=900) for arm in ("native", "ring") for d in (2, 3)]
+    row = frame("6", records).query("hardware == 'cpu'").iloc[0]
+    assert row["gammas"] == "4, 5, 6"
+    row = frame("3", records).query("hardware == 'cpu'").iloc[0]
+    assert "native d=2: measured only at new tokens = 900" in row["missing"]
+
+
+def test_a_contexts_own_length_counts_in_every_table() -> None:
+    records = [make_record(arm, context_tokens=c) for arm in ("native", "ring") for c in (2048, 4096)]
+    records += [make_record(arm, max_new_tokens=900) for arm in ("native", "ring")]
+    records += [
+        make_record(arm, task="cwe", max_new_tokens=900, context_tokens=4096) for arm in ("native", "ring")
+    ]
+    for name in ("3", "13"):
+        rows = frame(name, records).query("hardware == 'cpu'")
+        found = set(zip(rows["context_tokens"], rows["task"], strict=True))
+        assert found == {(c, "niah_multiquery_enum") for c in (2048, 4096, 8192)} | {(4096, "cwe")}, name
+    spread = frame("spread", records).query("hardware == 'cpu' and arm == 'ring'").set_index("context_tokens")
+    assert spread["inputs"].to_dict() == {2048: 1, 4096: 2, 8192: 1}
+    assert set(frame("bandwidth", records).query("hardware == 'cpu'")["context_tokens"]) == {2048, 4096, 8192}
+
+
+def labels(name: str, records: list[Record]) -> str:
+    figure = make(name, Study(records))
+    assert figure is not None
+    texts = [
+        t.get_text()
+        for axis in figure.axes
+        for t in (axis.title, *(axis.get_legend_handles_labels()[1:]))[:1]
+    ]
+    texts += [text for axis in figure.axes for text in axis.get_legend_handles_labels()[1]]
+    close(figure)
+    return " ".join(texts)
+
+
+def test_a_figure_names_what_its_lines_leave_out_and_which_arm_they_are() -> None:
+    records = [make_record(arm, context_tokens=c) for arm in ("native", "windowed") for c in (2048, 4096)]
+    records += [make_record(arm, depth=3) for arm in ("native", "windowed")]
+    assert "windowed, d = 7; without S = 8,192 (d = 3)" in labels("3", records)
+    assert "without S = 8,192 (d = 3)" in labels("step", records)
+    assert "S = 8,192" in labels("2", records), "the longest context has its own depth"
+    assert "(output loops)" in labels("context", [loop(make_record("native"))])
+
+
+def test_figure_3_has_a_line_for_every_model() -> None:
+    names = [f"model{i}" for i in range(6)]
+    text = labels("3", [make_record(arm, model=name) for name in names for arm in ("native", "ring")])
+    assert all(name in text for name in names)
+
+
+def test_the_reports_headline_marks_looping_outputs() -> None:
+    found = summarise(Study([loop(make_record(arm)) for arm in ("native", "ring")])).headline
+    assert "(output loops)" in " ".join(found)

@@ -1,0 +1,85 @@
+"""Lines that stand above every table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from analysis.machine import busy_text
+from analysis.paper import paper_model
+from analysis.setting import penalty_text, setting_text
+from analysis.study import Study
+from analysis.tables.sites import Site, main_depth
+from analysis.unlike import unlike
+from harness.printable import printable
+
+StandFor = Literal["place", "group", "nothing"]
+
+
+def header(study: Study, *more: str, stand_for: StandFor = "place") -> list[str]:
+    """Lines that every table carries: what was measured where, and how to read it.
+
+    Args:
+        more: a table's own notes.
+        stand_for: what rows without a column for a setting stand for: the operating conditions of their place
+            (context and input), those of the group, or nothing, as their columns say all.
+    """
+    lines = [f"Measured: {study.where}. The paper: B200 unless the row says otherwise, S = 1,040,000."]
+    others = [g.model for g in study.groups if paper_model(g.model) is None]
+    if others:
+        lines.append(
+            f"{', '.join(sorted(set(others)))}: no model of the paper: the numbers say nothing of its models."
+        )
+    for group in study.groups:
+        if differences := unlike(group.cells):
+            lines.append(
+                f"{group.model} on {group.hardware}: unlike machines, versions or settings stand together "
+                f"here, and ratios across them mean nothing: {differences}."
+            )
+        if group.window_arm == "windowed":
+            lines.append(
+                f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."
+            )
+        valid = [cell for cell in group.cells if cell.verdict.valid]
+        busy = sum(bool(busy_text(cell.record)) for cell in valid)
+        if busy:
+            lines.append(
+                f"{group.model} on {group.hardware}: {busy} of {len(valid)} valid records were measured on a "
+                "busy machine, where steps take longer: `python -m analysis check --all` names them."
+            )
+        if penalty := penalty_text(group):
+            lines.append(f"{group.model} on {group.hardware}: {penalty}")
+        depth = main_depth(Site(group.model, group.hardware, None, group))
+        if stand_for == "nothing":
+            continue
+        if setting := setting_text(group, depth):
+            where = f"{group.model} on {group.hardware}"
+            lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
+        if stand_for == "place":
+            lines += _places_of_their_own(Site(group.model, group.hardware, None, group), depth)
+    lines += [line for line in (study.copies, study.left_out) if line]
+    return [printable(line) for line in (*lines, *more)]
+
+
+def _places_of_their_own(site: Site, depth: int) -> list[str]:
+    """A line on contexts and inputs whose rows stand for something else, as nothing like the others ran."""
+    base = site.setup()
+    places: dict[str, dict[int, list[str]]] = {}
+    for context in site.values("context_tokens", batch=1, probe=None):
+        for task in site.values("task", context_tokens=context, batch=1, probe=None):
+            place = {"context_tokens": context, "task": task}
+            mine, here = main_depth(site, **place), site.setup(**place)
+            names = {
+                "max_new_tokens": "new tokens",
+                "ignore_eos": "ignore EOS",
+                "shared_prefill": "shared prefill",
+            }
+            told = [f"{names[name]} = {value}" for name, value in here.items() if value != base[name]]
+            told += [f"d = {mine}"] if mine != depth else []
+            if told:
+                places.setdefault(", ".join(told), {}).setdefault(context, []).append(task)
+    return [
+        f"{site.model} on {site.hardware}: at "
+        + "; ".join(f"S = {context:,} ({', '.join(tasks)})" for context, tasks in found.items())
+        + f" they stand for {told}."
+        for told, found in places.items()
+    ]
