@@ -1,7 +1,8 @@
 """Corpora: several records of one task as a JSONL file and a manifest, built by several processes, resumable.
 
 A corpus is named by its task, length, seed and a hash of everything that shapes it, the texts that it is made
-from included, so two different ones never share a file. Each record is written on its own as soon as it is built; a rerun goes on with the rest.
+from included, so two different ones never share a file. Each record is written on its own as soon as it is
+built; a rerun goes on with the rest.
 """
 
 from __future__ import annotations

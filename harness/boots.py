@@ -177,10 +177,12 @@ def _measure(
     began, clock = now(), time.monotonic()
     mark = server.log_size()
     info: InputInfo | None = None
+    server_info = server.info
     try:
         context.view.phase("input", point)
         prompt = context.inputs.prompt_ids(point)
         info = context.inputs.info(point)
+        server_info = _with_origins(server.info, context.inputs.origins(point))
         refusal = capacity.why_not(
             prompt_tokens=len(prompt),
             max_new_tokens=point.max_new_tokens,
@@ -193,7 +195,7 @@ def _measure(
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
-            return [failure(point, error, began, environment, server.info, info)], b"", False
+            return [failure(point, error, began, environment, server_info, info)], b"", False
         context.view.phase("warm-up", point)
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
@@ -205,18 +207,18 @@ def _measure(
         raw = server.log_since(mark)
         sound = error.kind in (Outcome.REQUEST_ERROR, Outcome.INVALID)
         broken = not sound or server.has_ended()
-        return [failure(point, error, began, environment, server.info, info)], raw, broken
+        return [failure(point, error, began, environment, server_info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)
-        return [failure(point, failed, began, environment, server.info, info)], b"", False
+        return [failure(point, failed, began, environment, server_info, info)], b"", False
     except Exception as error:  # noqa: BLE001  (a bug must not hide the point nor stop the others)
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the harness failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         failed = ServerError(text, Outcome.INVALID)
         raw = server.log_since(mark)
-        return [failure(point, failed, began, environment, server.info, info)], raw, True
+        return [failure(point, failed, began, environment, server_info, info)], raw, True
     duration_s = time.monotonic() - clock
-    made = [success(point, run, info, began, duration_s, environment, server.info, new_tokens)]
+    made = [success(point, run, info, began, duration_s, environment, server_info, new_tokens)]
     made[0].samples = sampler.columns()
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
@@ -234,6 +236,11 @@ def _measure(
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
     return made, run.raw_log, server.has_ended()
+
+
+def _with_origins(server: ServerInfo, origins: dict[str, str]) -> ServerInfo:
+    """A server's description for one record: what the prompt was made from is in no key either."""
+    return server.model_copy(update={"settings": {**server.settings, **origins}})
 
 
 def _pool_setting(point: Point, spec: ServerSpec, context: BootContext) -> str:
