@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import HarnessError, RecordError, ServerError
+from harness.host.addresses import is_here
 from harness.host.environment import capture_environment
 from harness.host.gpu import GpuSampler
 from harness.measure import probes
@@ -66,6 +68,11 @@ class BootContext:
     url_log: Path | None = None
     objection: Callable[[str], str] = lambda key: ""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the server runs on another machine, of which nothing can be read here."""
+        return self.url is not None and not is_here(self.url)
+
 
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
     """Measure every point of a boot. Never raises for a failed server or point: each ends in a record.
@@ -95,7 +102,7 @@ def _without_input(boot: Boot, context: BootContext) -> list[Record]:
             context.view.phase("input", point)
             context.inputs.prompt_ids(point)
         except HarnessError as error:
-            environment = environment or capture_environment()
+            environment = environment or capture_environment(context.elsewhere)
             refused = ServerError(f"no input can be built: {error}", Outcome.INVALID)
             records.append(failure(point, refused, began, environment, ServerInfo()))
             _store(records[-1], b"", context)
@@ -110,16 +117,15 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     context.view.boot_starts(boot.spec, boot.points)
     server = _server(boot.spec, log_path, context)
     began = now()
-    environment = capture_environment()
+    environment = capture_environment(context.elsewhere)
     records: list[Record] = []
     audits: Audits = {}
     try:
         with server:
             server.info.architecture, server.client.vocabulary = described(boot.spec.model_path)
             if server.info.versions:  # of what was measured, not of what measured it
-                environment |= {
-                    "versions": server.info.versions, "harness_versions": environment["versions"]
-                }  # fmt: skip
+                environment.setdefault("harness_versions", environment.get("versions"))
+                environment["versions"] = server.info.versions
             context.view.boot_ready(server.info)
             broken = False
             while not broken and len(records) < len(boot.points):
@@ -200,7 +206,8 @@ def _measure(
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
         new_tokens = budgets(points) if len(points) > 1 else None
-        with GpuSampler() as sampler:
+        sampler = GpuSampler()
+        with nullcontext() if context.elsewhere else sampler:
             run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
     except ServerError as failed_by:
         error = server.first_cause(failed_by)  # of a broken connection, the cause is in the log
