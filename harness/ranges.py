@@ -91,4 +91,5 @@ def check(config: RunConfig) -> None:
         # What is no number at all is refused by its type.
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and not (math.isfinite(value) and allowed.holds(value)):
-            raise ConfigError(f"{name}={value}: give {allowed}")
+            most = f", at most {LARGEST}" if LARGEST == allowed.most < value else ""
+            raise ConfigError(f"{name}={value}: give {allowed}{most}")

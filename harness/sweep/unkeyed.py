@@ -77,7 +77,7 @@ class PromptOrigins:
         if key not in self._known:
             self._known[key] = {}
             if Path(tokenizer).exists():  # else it would be asked of the Hub
-                with suppress(HarnessError):
+                with suppress(HarnessError, OSError, ValueError):
                     self._known[key] = origins_of(point.task, point.task_params, Path(tokenizer))
         return replace(spec, settings={**spec.settings, **self._known[key]})
 

@@ -33,6 +33,7 @@ def test_a_number_below_its_range_is_refused(name):
         ("server.mem_fraction_static=0", "give a number between 0 and 1"),
         ("server.stall_limit_s=.nan", "server.stall_limit_s=nan: give a number above 0"),
         ("server.startup_timeout_s=.inf", "server.startup_timeout_s=inf: give"),
+        (f"seed={2**63}", f"give a number of at least 0, at most {2**63 - 1}"),
         ("server.port=70000", "give a number from 1 to 65535"),
         ("repeats=1001", "repeats=1001: give a number from 1 to 1000"),
     ],

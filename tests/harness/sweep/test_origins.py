@@ -76,6 +76,16 @@ def test_a_tokenizer_that_is_not_here_is_not_asked_of_the_hub(tmp_path, monkeypa
     assert settings(planned.spec, point("vt"), "somebody/a-model") == planned.spec.settings
 
 
+def test_what_cannot_be_looked_at_is_unknown_and_ends_no_plan(tmp_path, monkeypatch):
+    (planned,) = multirun.plan_of(["model=tiny", "arm=dense", "hardware=cpu", f"results={tmp_path}"]).boots
+
+    def forbidden(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(unkeyed, "origins_of", forbidden)
+    assert settings(planned.spec, point("vt"), checkpoint_path()) == planned.spec.settings
+
+
 def test_a_text_that_changes_while_it_is_read_gives_no_prompt(tmp_path, monkeypatch):
     text = tmp_path / "my.txt"
     text.write_text(OLD)
