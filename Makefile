@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 HARDWARE ?= auto
 RESULTS ?= results
 PYTEST_FLAGS ?=
+# Recipes read these from the environment: a folder may have spaces, quotes or dollar signs in its name.
+export RESULTS HARDWARE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all lint tables figures report plan reproduce-all chaos bench bench-engine bench-inputs bench-logs bench-marks clean
@@ -41,7 +43,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(PY) -m mypy
 
 # The default set is results/, or the committed reference set where nothing was measured yet.
-SET = $(if $(filter-out results,$(RESULTS)),--results $(RESULTS))
+ifneq ($(RESULTS),results)
+SET = --results "$$RESULTS"
+endif
 
 table-%: $(STAMP) ## one table beside the paper's values: table-2, table-memory, table-lossless ...
 	@$(PY) -m analysis table $* $(SET)
@@ -67,23 +71,23 @@ bench-engine: $(STAMP) ## step time native / windowed / ring, prefill with and w
 	$(PY) -m benchmarks.engine
 
 plan: $(STAMP) ## what every table and figure needs here, and what it costs; nothing starts
-	$(PY) -m harness.plan experiment=all hardware=$(HARDWARE) results=$(RESULTS) --brief
+	$(PY) -m harness.plan experiment=all "hardware=$$HARDWARE" "results=$$RESULTS" --brief
 
 reproduce-table-%: $(STAMP) ## measure what is missing of a table here, then print it beside the paper's values
-	$(PY) -m harness experiment=table_$* hardware=$(HARDWARE) results=$(RESULTS)
-	$(PY) -m analysis table $* --results $(RESULTS)
+	$(PY) -m harness experiment=table_$* "hardware=$$HARDWARE" "results=$$RESULTS"
+	$(PY) -m analysis table $* --results "$$RESULTS"
 
 reproduce-figure-%: $(STAMP) ## measure what is missing of a figure here, then draw it
-	$(PY) -m harness experiment=figure_$* hardware=$(HARDWARE) results=$(RESULTS)
-	$(PY) -m analysis figure $* --results $(RESULTS)
+	$(PY) -m harness experiment=figure_$* "hardware=$$HARDWARE" "results=$$RESULTS"
+	$(PY) -m analysis figure $* --results "$$RESULTS"
 
 reproduce-all: $(STAMP) ## every table and figure, each point measured once, then the report
-	$(PY) -m harness experiment=all hardware=$(HARDWARE) results=$(RESULTS) || echo "some points have no result: the report says which"
-	$(PY) -m analysis report --results $(RESULTS)
+	$(PY) -m harness experiment=all "hardware=$$HARDWARE" "results=$$RESULTS" || echo "some points have no result: the report says which"
+	$(PY) -m analysis report --results "$$RESULTS"
 
 chaos: $(STAMP) ## kill the harness at 20 random moments and go on: nothing lost, nothing twice
-	$(PY) -m harness.sweep.chaos --kills 20 --results $(RESULTS)/chaos
+	$(PY) -m harness.sweep.chaos --kills 20 --results "$$RESULTS/chaos"
 
 clean: ## remove caches and the virtual environment, keep results
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from analysis.progress import shown
 from harness.commandline import guarded, place
@@ -62,6 +63,20 @@ def _count(text: str) -> int:
     return value
 
 
+class _Once(argparse.Action):
+    """An option that names one thing: the last of several would stand for all without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(
+                f"{self.option_strings[0]} is given twice, and it names one folder: `compare A B` sets two "
+                "side by side; to pool their records, copy what is in points/ of both into one folder"
+            )
+        setattr(namespace, self.dest, values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m analysis",
@@ -77,7 +92,10 @@ def _parser() -> argparse.ArgumentParser:
 
     def with_results(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument(
-            "--results", type=place, help="folder of records (default: results/, else results/reference)"
+            "--results",
+            type=place,
+            action=_Once,
+            help="folder of records (default: results/, else results/reference)",
         )
         return sub
 
@@ -118,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
 
     foreign = add("import-log", _import_log, "make records of a scheduler log this program did not write")
     foreign.add_argument("log", type=place)
-    foreign.add_argument("--results", type=place, required=True, help="folder the records go to")
+    foreign.add_argument(
+        "--results", type=place, action=_Once, required=True, help="folder the records go to"
+    )
     foreign.add_argument("--model", required=True)
     foreign.add_argument("--hardware", required=True)
     foreign.add_argument("--arm", choices=("dense", "native", "windowed", "ring"), required=True)

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from generators.corpus import Request, build_corpus
 from generators.tasks import REQUIRED, TASKS
 from generators.verify import verify
+from harness.complaints import one_sentence
 from harness.errors import ConfigError, HarnessError
 
 USAGE = """\
@@ -130,8 +131,7 @@ def read_config(arguments: Sequence[str]) -> GenerateConfig:
         if wrong := _WRONG_KIND.search(str(error.__cause__ or error)):
             value, kind, name = wrong.groups()
             raise ConfigError(f"{name}={value} is no {kind.lower()}.") from error
-        reasons = [str(error), str(error.__cause__ or "")]
-        raise ConfigError(" ".join(" ".join(reasons).split())) from error
+        raise ConfigError(one_sentence(error)) from error
     assert isinstance(loaded, GenerateConfig)
     for name, text in (("out", loaded.out), ("tokenizer", loaded.tokenizer.path)):
         if not text.strip():

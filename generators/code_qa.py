@@ -138,7 +138,7 @@ def code_repository(context: Context, *, root: str | None = None) -> Built:
     folder = Path(root or sysconfig.get_path("stdlib")).expanduser()
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}.")
-    paths = _source_paths(folder)
+    paths = source_paths(folder)
     if len(paths) < len(LETTERS):
         raise InputError(f"{folder} holds {len(paths)} Python files; {len(LETTERS)} choices need as many.")
     stream = context.stream.child("repository")
@@ -160,7 +160,7 @@ def sources(params: Mapping[str, Any]) -> str:
     return f"standard library of Python {platform.python_version()}" if params["root"] is None else ""
 
 
-def _source_paths(folder: Path) -> list[str]:
+def source_paths(folder: Path) -> list[str]:
     """Paths of Python sources below a folder, in the order of their names."""
     found: list[str] = []
     for place, folders, names in os.walk(folder):

@@ -1,7 +1,8 @@
 """Corpora: several records of one task as a JSONL file and a manifest, built by several processes, resumable.
 
-A corpus is named by its task, length, seed and a hash of everything that shapes it, so two different ones
-never share a file. Each record is written on its own as soon as it is built; a rerun goes on with the rest.
+A corpus is named by its task, length, seed and a hash of everything that shapes it, the texts that it is made
+from included, so two different ones never share a file. Each record is written on its own as soon as it is
+built; a rerun goes on with the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from typing import Any
 import orjson
 
 from generators.files import write_atomically
+from generators.origins import read_digests
 from generators.record import GENERATOR_VERSION, Record
 from generators.task import at_least
 from generators.tasks import LARGEST_CONTEXT, TASKS, build, resolve
@@ -31,6 +33,8 @@ from harness.errors import InputError
 
 MANIFEST_SCHEMA = 1
 MOST_RECORDS = 1_000_000
+READ = "read_sha256"
+"""Setting that no record holds: digests of what is read besides the parameters."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,14 @@ class Request:
         return Tokenizer.load(self.tokenizer, template_options=self.template_options)
 
     def settings(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Everything that shapes the records; equal settings give equal bytes."""
+        """Everything that shapes the records; equal settings give equal bytes.
+
+        Raises:
+            ConfigError, InputError: the parameters make no sense, or a file that they name is not there.
+        """
         params = resolve(self.task, self.params)
         sources = TASKS[self.task].sources(params)
+        read = read_digests(params)
         return {
             "task": self.task,
             "context_tokens": self.context_tokens,
@@ -66,6 +75,7 @@ class Request:
             "params": params,
             # Only where there are any: the corpora of other tasks keep their names.
             **({"sources": sources} if sources else {}),
+            **({READ: read} if read else {}),
             "tokenizer_sha256": tokenizer.fingerprint,
             "generator_version": GENERATOR_VERSION,
         }
@@ -100,10 +110,9 @@ class Corpus:
         return self.parts / f"{index:06d}.json"
 
 
-def corpus_of(request: Request, tokenizer: Tokenizer, folder: Path) -> Corpus:
-    """The files that a request's corpus goes to."""
-    settings = orjson.dumps(request.settings(tokenizer), option=orjson.OPT_SORT_KEYS)
-    digest = hashlib.sha256(settings).hexdigest()[:12]
+def corpus_of(request: Request, settings: Mapping[str, Any], folder: Path) -> Corpus:
+    """The files that the corpus of a request with these settings goes to."""
+    digest = hashlib.sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
     return Corpus(folder, f"{request.task}-{request.context_tokens}-s{request.seed}-{digest}")
 
 
@@ -131,9 +140,10 @@ def build_corpus(
     at_least("seed", request.seed, 0)
     at_least("context_tokens", request.context_tokens, most=LARGEST_CONTEXT)
     tokenizer = request.load_tokenizer()
-    corpus = corpus_of(request, tokenizer, folder)
-    kept = _sound_lines(corpus, request, tokenizer)
-    ready = {index for index in range(count) if index in kept or _has_part(corpus, request, tokenizer, index)}
+    settings = request.settings(tokenizer)
+    corpus = corpus_of(request, settings, folder)
+    kept = _sound_lines(corpus, settings)
+    ready = {index for index in range(count) if index in kept or _has_part(corpus, settings, index)}
     missing = [index for index in range(count) if index not in ready]
     progress(len(ready), count)
     if len(kept) >= count and _manifest_count(corpus) == len(kept):
@@ -144,10 +154,10 @@ def build_corpus(
     for done, _ in enumerate(_build_parts(request, tokenizer, corpus, missing, workers), len(ready) + 1):
         progress(done, count)
     try:
-        _finish(corpus, request, tokenizer, max(count, len(kept)))
+        _finish(corpus, request, settings, max(count, len(kept)))
     except FileNotFoundError as error:
         # Another process built the same corpus here and has joined its parts: the bytes are the same.
-        if not len(_sound_lines(corpus, request, tokenizer)) == _manifest_count(corpus) >= count:
+        if not len(_sound_lines(corpus, settings)) == _manifest_count(corpus) >= count:
             raise InputError(
                 f"Another process is at work on {corpus.records}. Run the same command again when it is done."
             ) from error
@@ -162,30 +172,30 @@ def _manifest_count(corpus: Corpus) -> int:
         return 0
 
 
-def _sound_lines(corpus: Corpus, request: Request, tokenizer: Tokenizer) -> dict[int, bytes]:
+def _sound_lines(corpus: Corpus, settings: Mapping[str, Any]) -> dict[int, bytes]:
     """The lines of the joined file up to the first that is damaged or not of this request."""
     found: dict[int, bytes] = {}
     if corpus.records.is_file():
         with corpus.records.open("rb") as lines:
             for index, line in enumerate(lines):
-                if not _is_sound(line, request, tokenizer, index):
+                if not _is_sound(line, settings, index):
                     break
                 found[index] = line.rstrip(b"\n")
     return found
 
 
-def _has_part(corpus: Corpus, request: Request, tokenizer: Tokenizer, index: int) -> bool:
+def _has_part(corpus: Corpus, settings: Mapping[str, Any], index: int) -> bool:
     part = corpus.part(index)
-    return part.is_file() and _is_sound(part.read_bytes(), request, tokenizer, index)
+    return part.is_file() and _is_sound(part.read_bytes(), settings, index)
 
 
-def _is_sound(line: bytes, request: Request, tokenizer: Tokenizer, index: int) -> bool:
+def _is_sound(line: bytes, settings: Mapping[str, Any], index: int) -> bool:
     try:
         record = Record.from_json(line)
     except InputError:
         return False
-    settings = request.settings(tokenizer)
-    same = all(getattr(record, name) == value for name, value in settings.items()) and record.index == index
+    same = all(getattr(record, name) == value for name, value in settings.items() if name != READ)
+    same = same and record.index == index
     return same and record.to_json() == line.rstrip(b"\n")
 
 
@@ -286,10 +296,16 @@ def _build_part(request: Request, tokenizer: Tokenizer, corpus: Corpus, index: i
         check=request.check,
         **request.params,
     )
+    # A text that is edited meanwhile would give a corpus of two texts.
+    if corpus_of(request, request.settings(tokenizer), corpus.folder) != corpus:
+        raise InputError(
+            "A file that this corpus is made from was changed while it was read. Run the same command again"
+            " when it stays as it is: a changed text is a corpus of its own."
+        )
     write_atomically(corpus.part(index), record.to_json())
 
 
-def _finish(corpus: Corpus, request: Request, tokenizer: Tokenizer, count: int) -> None:
+def _finish(corpus: Corpus, request: Request, settings: Mapping[str, Any], count: int) -> None:
     """Join the parts into the corpus file, write the manifest, keep the tokenizer beside them."""
     summaries = []
     digest = hashlib.sha256()
@@ -308,10 +324,10 @@ def _finish(corpus: Corpus, request: Request, tokenizer: Tokenizer, count: int) 
         "template_options": request.template_options,
         "count": count,
         "jsonl_sha256": digest.hexdigest(),
-        **request.settings(tokenizer),
+        **settings,
         "records": summaries,
     }
-    keep = tokenizer_folder(corpus.folder, tokenizer.fingerprint)
+    keep = tokenizer_folder(corpus.folder, settings["tokenizer_sha256"])
     main, *others = tokenizer_files(request.tokenizer)
     for source, name in [(main, "tokenizer.json"), *((other, other.name) for other in others)]:
         if not (keep / name).is_file():

@@ -33,11 +33,8 @@ def read_rows(
         InputError: it cannot be read, is empty, or lacks a field.
     """
     path = Path(source).expanduser()
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
-        rows = [row for file in files for row in _read_file(file)]
-    elif path.is_file():
-        rows = _read_file(path)
+    if path.is_dir() or path.is_file():
+        rows = [row for file in row_files(source) for row in _read_file(file)]
     elif _HUB_ID.fullmatch(source):
         rows = _from_hub(source, config, split)
     else:
@@ -53,6 +50,14 @@ def read_rows(
         if lacking:
             raise InputError(f"Row {number} of {source} lacks the text field {', '.join(lacking)}.")
     return rows
+
+
+def row_files(source: str) -> list[Path]:
+    """The files of a data set that lies here, in the order in which they are read; none for a Hub id."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
+    return [path] if path.is_file() else []
 
 
 def _read_file(path: Path) -> list[Row]:

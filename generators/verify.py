@@ -15,7 +15,8 @@ import orjson
 
 from generators.assemble import locate
 from generators.audits import audit_answer
-from generators.corpus import MANIFEST_SCHEMA, tokenizer_folder
+from generators.corpus import MANIFEST_SCHEMA, READ, tokenizer_folder
+from generators.origins import read_digests
 from generators.record import Record
 from generators.tasks import TASKS, build
 from generators.tokenizer import Tokenizer, same_ids
@@ -63,7 +64,7 @@ def verify(
             raise InputError(f"There is no file {file}{beside}: a corpus is a JSONL file and its manifest.")
     manifest = _read_manifest(described)
     tokenizer = _load_tokenizer(path.parent, manifest, tokenizer_path)
-    problems: list[str] = []
+    problems = [f"{name} is another text now than the corpus was made from" for name in _changed(manifest)]
     digest = hashlib.sha256()
     count = 0
     with records.open("rb") as lines:
@@ -90,6 +91,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not known or not all(isinstance(record, dict) for record in manifest["records"]):
         raise InputError(f"{path} is no manifest that this version can read.")
     return manifest
+
+
+def _changed(manifest: dict[str, Any]) -> list[str]:
+    """What the corpus was made from and is another text here; what is not here is the records' to say."""
+    before = manifest.get(READ)
+    try:
+        now = read_digests(manifest["params"])
+    except (HarnessError, TypeError, ValueError):
+        return []
+    return [name for name in now if isinstance(before, dict) and before.get(name, now[name]) != now[name]]
 
 
 def _load_tokenizer(folder: Path, manifest: dict[str, Any], given: str | None) -> Tokenizer:

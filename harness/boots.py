@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import HarnessError, RecordError, ServerError
+from harness.host.addresses import is_here
 from harness.host.environment import capture_environment
 from harness.host.gpu import GpuSampler
 from harness.measure import probes
@@ -66,6 +68,11 @@ class BootContext:
     url_log: Path | None = None
     objection: Callable[[str], str] = lambda key: ""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the server runs on another machine, of which nothing can be read here."""
+        return self.url is not None and not is_here(self.url)
+
 
 def run_boot(boot: Boot, context: BootContext) -> list[Record]:
     """Measure every point of a boot. Never raises for a failed server or point: each ends in a record.
@@ -95,7 +102,7 @@ def _without_input(boot: Boot, context: BootContext) -> list[Record]:
             context.view.phase("input", point)
             context.inputs.prompt_ids(point)
         except HarnessError as error:
-            environment = environment or capture_environment()
+            environment = environment or capture_environment(context.elsewhere)
             refused = ServerError(f"no input can be built: {error}", Outcome.INVALID)
             records.append(failure(point, refused, began, environment, ServerInfo()))
             _store(records[-1], b"", context)
@@ -110,16 +117,15 @@ def _run_server(boot: Boot, context: BootContext) -> list[Record]:
     context.view.boot_starts(boot.spec, boot.points)
     server = _server(boot.spec, log_path, context)
     began = now()
-    environment = capture_environment()
+    environment = capture_environment(context.elsewhere)
     records: list[Record] = []
     audits: Audits = {}
     try:
         with server:
             server.info.architecture, server.client.vocabulary = described(boot.spec.model_path)
             if server.info.versions:  # of what was measured, not of what measured it
-                environment |= {
-                    "versions": server.info.versions, "harness_versions": environment["versions"]
-                }  # fmt: skip
+                environment.setdefault("harness_versions", environment.get("versions"))
+                environment["versions"] = server.info.versions
             context.view.boot_ready(server.info)
             broken = False
             while not broken and len(records) < len(boot.points):
@@ -177,10 +183,12 @@ def _measure(
     began, clock = now(), time.monotonic()
     mark = server.log_size()
     info: InputInfo | None = None
+    server_info = server.info
     try:
         context.view.phase("input", point)
         prompt = context.inputs.prompt_ids(point)
         info = context.inputs.info(point)
+        server_info = _with_origins(server.info, context.inputs.origins(point))
         refusal = capacity.why_not(
             prompt_tokens=len(prompt),
             max_new_tokens=point.max_new_tokens,
@@ -193,30 +201,31 @@ def _measure(
         )
         if refusal:
             error = ServerError(refusal, Outcome.DOES_NOT_FIT)
-            return [failure(point, error, began, environment, server.info, info)], b"", False
+            return [failure(point, error, began, environment, server_info, info)], b"", False
         context.view.phase("warm-up", point)
         warm_up(server, prompt, point.batch)
         context.view.phase("prefill", point)
         new_tokens = budgets(points) if len(points) > 1 else None
-        with GpuSampler() as sampler:
+        sampler = GpuSampler()
+        with nullcontext() if context.elsewhere else sampler:
             run = timed_run(server, point, prompt, context.inputs.decode, context.stall_limit_s, new_tokens)
     except ServerError as failed_by:
         error = server.first_cause(failed_by)  # of a broken connection, the cause is in the log
         raw = server.log_since(mark)
         sound = error.kind in (Outcome.REQUEST_ERROR, Outcome.INVALID)
         broken = not sound or server.has_ended()
-        return [failure(point, error, began, environment, server.info, info)], raw, broken
+        return [failure(point, error, began, environment, server_info, info)], raw, broken
     except HarnessError as error:
         failed = ServerError(str(error), Outcome.INVALID)
-        return [failure(point, failed, began, environment, server.info, info)], b"", False
+        return [failure(point, failed, began, environment, server_info, info)], b"", False
     except Exception as error:  # noqa: BLE001  (a bug must not hide the point nor stop the others)
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the harness failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         failed = ServerError(text, Outcome.INVALID)
         raw = server.log_since(mark)
-        return [failure(point, failed, began, environment, server.info, info)], raw, True
+        return [failure(point, failed, began, environment, server_info, info)], raw, True
     duration_s = time.monotonic() - clock
-    made = [success(point, run, info, began, duration_s, environment, server.info, new_tokens)]
+    made = [success(point, run, info, began, duration_s, environment, server_info, new_tokens)]
     made[0].samples = sampler.columns()
     if isinstance(server, Server) and server.probe_directory is not None:
         _add_probe(made[0], run, server.probe_directory)
@@ -234,6 +243,11 @@ def _measure(
         for request in record.requests:
             request.scores = context.inputs.scores(point, request.output_text)
     return made, run.raw_log, server.has_ended()
+
+
+def _with_origins(server: ServerInfo, origins: dict[str, str]) -> ServerInfo:
+    """A server's description for one record: what the prompt was made from is in no key either."""
+    return server.model_copy(update={"settings": {**server.settings, **origins}})
 
 
 def _pool_setting(point: Point, spec: ServerSpec, context: BootContext) -> str:

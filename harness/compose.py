@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness import config as schema
+from harness import ranges
+from harness.complaints import one_sentence
 from harness.config import PROFILES, HardwareConfig, InputConfig, ModelConfig, RunConfig
 from harness.engine.probes.settings import PROBES
 from harness.errors import ConfigError
@@ -26,11 +28,6 @@ from harness.points import ARMS, CLIENT_PROBES, WINDOWED_ARMS, Point, make_point
 
 _NO_SUCH_KEY = re.compile(r"^Could not override '([^']*)'", re.MULTILINE)
 _NOT_SET = re.compile(r"missing mandatory value: .*\n\s*full_key: (\S+)")
-_INTERNALS = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=")
-
-
-MOST_REPEATS = 1000
-"""More would only make a plan that never ends."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,7 @@ class Cell:
 
     def points(self) -> list[Point]:
         """One point for each repeat."""
-        if not 1 <= self.config.repeats <= MOST_REPEATS:
-            raise ConfigError(f"repeats={self.config.repeats}: give a number from 1 to {MOST_REPEATS}")
+        ranges.check(self.config)
         return [_point(self.config, self.checkpoint, repeat) for repeat in range(self.config.repeats)]
 
     @property
@@ -106,6 +102,7 @@ def to_run_config(composed: DictConfig) -> RunConfig:
             "the configuration does not follow conf/config.yaml: keep run_schema in its defaults"
         )
     _refuse_empty(values)
+    ranges.check(values)
     if values.hardware.name == "auto":
         values.hardware = hardware_config(detect_hardware())
     return values
@@ -169,8 +166,7 @@ def one_line(error: Exception) -> str:
         return "hydra/launcher=slurm needs Hydra's launcher of SLURM jobs: pip install '.[slurm]'"
     if found := _NOT_SET.search(text):
         return f"{found[1]} is not set: give it, {found[1]}=..."
-    lines = [line.strip() for line in text.splitlines()]
-    return " ".join(dict.fromkeys(line for line in lines if line and not line.startswith(_INTERNALS)))
+    return one_sentence(error)
 
 
 def _no_such_setting(key: str) -> str:
@@ -197,12 +193,17 @@ def open_cell(config: RunConfig) -> Cell:
     Raises:
         ConfigError: an unknown arm, or a checkpoint that cannot be found.
     """
-    check_names(config)
+    check_values(config)
     return Cell(config, open_checkpoint(config.model.path))
 
 
-def check_names(config: RunConfig) -> None:
-    """Refuse names that no later step would understand, and settings that none would look at."""
+def check_values(config: RunConfig) -> None:
+    """Refuse names that no later step would understand, numbers out of range, and settings without effect.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    ranges.check(config)
     for name in ("only", "force"):
         if config.experiment is None and getattr(config, name):
             raise ConfigError(f"{name}=... changes an experiment, and none is named: add experiment=NAME")

@@ -19,6 +19,7 @@ from harness.sweep.listing import notes
 from harness.sweep.locks import PointLocks
 from harness.sweep.naming import point_names
 from harness.sweep.plan import Plan, State, make_plan
+from harness.sweep.unkeyed import PromptOrigins
 from harness.view.progress import ProgressView
 
 
@@ -57,10 +58,14 @@ class StudyOutcome:
 def outcome_of(plan: Plan) -> StudyOutcome:
     """What the results directory holds for a plan's points now."""
     outcome = StudyOutcome(Path(plan.results))
-    locks, names = PointLocks(outcome.results), point_names(plan)
-    for planned, spec in ((planned, boot.spec) for boot in plan.boots for planned in boot.points):
+    locks, names, origins = PointLocks(outcome.results), point_names(plan), PromptOrigins()
+    for boot, planned in ((each, planned) for each in plan.boots for planned in each.points):
         record, name = store.stored(planned.point, outcome.results), names[planned.point.key]
-        if record is not None and (other := store.other_settings(record, spec)):
+        other = ""
+        if record is not None:
+            spec = origins.beside(boot.spec, planned.point, boot.tokenizer)
+            other = store.other_settings(record, spec)
+        if other:
             outcome.missing.append(f"{name}: {other}")
         elif record is not None:
             outcome.records.append(record)

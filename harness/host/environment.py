@@ -31,8 +31,20 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def capture_environment() -> dict[str, Any]:
-    """What a record says of the machine and the software, as plain JSON values."""
+def capture_environment(elsewhere: bool = False) -> dict[str, Any]:
+    """What a record says of the machine and the software, as plain JSON values.
+
+    Args:
+        elsewhere: the server runs on another machine: what is read here is of its client, under that name.
+    """
+    here = _here()
+    if not elsewhere:
+        return here
+    harness = {"git": here.pop("git"), "harness_versions": here.pop("versions")}
+    return {**harness, "client": here}
+
+
+def _here() -> dict[str, Any]:
     memory = psutil.virtual_memory()
     gpus = gpu.visible_gpus()
     return {

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 import generators
+from harness.errors import InputError
+from harness.measure.origins import origins_of
 from harness.points import Point
 from harness.records import InputInfo
 
@@ -26,6 +28,7 @@ class InputStore:
     tokenizer_path: Path
     _tokenizer: generators.Tokenizer | None = None
     _records: dict[tuple[Any, ...], generators.Record] = field(default_factory=dict)
+    _origins: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict)
 
     @property
     def tokenizer(self) -> generators.Tokenizer:
@@ -35,17 +38,32 @@ class InputStore:
         return self._tokenizer
 
     def record(self, point: Point) -> generators.Record:
-        """The generator record that a point's prompt comes from."""
-        key = (point.task, point.context_tokens, point.seed, repr(sorted(point.task_params.items())))
+        """The generator record that a point's prompt comes from.
+
+        Raises:
+            ConfigError, InputError: it cannot be built, or what it is made from changed meanwhile.
+        """
+        key = _key(point)
         if key not in self._records:
-            self._records[key] = generators.build(
+            origins = origins_of(point.task, point.task_params, self.tokenizer_path)
+            record = generators.build(
                 point.task,
                 context_tokens=point.context_tokens,
                 tokenizer=self.tokenizer,
                 seed=point.seed,
                 **point.task_params,
             )
+            if origins_of(point.task, point.task_params, self.tokenizer_path) != origins:
+                raise InputError(
+                    "A file that the prompt is made from was changed while it was read: run again."
+                )
+            self._records[key], self._origins[key] = record, origins
         return self._records[key]
+
+    def origins(self, point: Point) -> dict[str, str]:
+        """What the prompt was made from (`origins_of`)."""
+        self.record(point)
+        return self._origins[_key(point)]
 
     def prompt_ids(self, point: Point) -> list[int]:
         """The ids that are sent."""
@@ -74,3 +92,7 @@ class InputStore:
         """The task's own scores of an output, strict and upstream; none where no answer is right."""
         found = generators.score(point.task, self.record(point), output_text)
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _key(point: Point) -> tuple[Any, ...]:
+    return point.task, point.context_tokens, point.seed, repr(sorted(point.task_params.items()))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.config import RunConfig, ServerConfig
+from harness.config import RunConfig
 from harness.errors import ConfigError
 from harness.points import WINDOWED_ARMS
 
@@ -74,7 +73,6 @@ def check_server(config: RunConfig) -> None:
         check_url(config.server.url)
     elif config.server.kind == "url":
         raise ConfigError("server=url measures a running server: add server.url=http://host:port")
-    check_numbers(config.server)
 
 
 def log_problem(arm: str, log_path: str | Path | None) -> str:
@@ -89,23 +87,6 @@ def log_problem(arm: str, log_path: str | Path | None) -> str:
     if not Path(log_path).is_file():
         return f"server.log_path={log_path} is no file: name the server's log or leave it out"
     return ""
-
-
-def check_numbers(server: ServerConfig) -> None:
-    """Refuse numbers that no server can be started or watched with.
-
-    Raises:
-        ConfigError: names the setting and its range.
-    """
-    if server.port is not None and not 1 <= server.port <= 65535:
-        raise ConfigError(f"server.port={server.port}: give a number from 1 to 65535, or leave it unset")
-    share = server.mem_fraction_static
-    if share is not None and not 0 < share < 1:
-        raise ConfigError(f"server.mem_fraction_static={share}: give a share of the memory between 0 and 1")
-    for name in ("startup_timeout_s", "stall_limit_s", "stop_timeout_s"):
-        limit = getattr(server, name)
-        if not (math.isfinite(limit) and limit > 0):
-            raise ConfigError(f"server.{name}={limit}: give a number of seconds above 0")
 
 
 def check_secrets(words: Iterable[str], key: str) -> None:

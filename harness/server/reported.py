@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from harness.points import WINDOWED_ARMS, Arm
+from harness.points import WINDOWED_ARMS, Arm, Point
+from harness.profiles import device_of
 
 UNKNOWN_BACKEND = "unknown"
 """Draft backend of an imported log's point: nobody said which one it was."""
@@ -42,9 +43,12 @@ class Wants(Protocol):
 def of_point(wants: Wants, on_cpu: bool) -> Choices:
     """Values that an argument may have on a server of this point.
 
+    The device is that of the hardware profile, or of the spec; a profile of somebody's own has none here.
+
     Args:
         on_cpu: the CPU engine reports no backend of the draft.
     """
+    device = device_of(wants.hardware) if isinstance(wants, Point) else getattr(wants, "device", None)
     speculative, windowed = wants.arm != "dense", wants.arm in WINDOWED_ARMS
     choices: Choices = {
         "tp_size": (wants.tp,),
@@ -52,6 +56,8 @@ def of_point(wants: Wants, on_cpu: bool) -> Choices:
         "kv_cache_dtype": (wants.kv_dtype, "auto") if wants.kv_dtype == wants.dtype else (wants.kv_dtype,),
         "speculative_algorithm": _NEXTN if speculative else (None,),
     }
+    if device is not None:
+        choices["device"] = (device, None)  # a server that does not say is not held against its point
     if speculative:
         choices |= {
             "speculative_num_steps": (wants.depth - 1,),

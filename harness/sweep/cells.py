@@ -32,7 +32,7 @@ def expand(config: RunConfig, overrides: Sequence[str] = ()) -> list[Cell]:
         ConfigError: a combination that makes no sense, named with its experiment; a filter without match.
     """
     if config.experiment is None:
-        compose.check_names(config)
+        compose.check_values(config)
         return [_cell(config, (), config.hardware.name, ())]
     _refuse_axes(config, overrides)
     check_axes(config.only, "only")
@@ -78,7 +78,7 @@ def _block_cells(config: RunConfig, experiment: Experiment, block: Block) -> Ite
             continue
         try:
             cell_config = _apply(config, combined)
-            compose.check_names(cell_config)
+            compose.check_values(cell_config)
             cell = _cell(cell_config, (experiment.name,), config.hardware.name, block.only_on)
             cell.points()  # a combination that makes no sense is refused here, not in the middle of a sweep
         except ConfigError as error:

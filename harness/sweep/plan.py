@@ -21,6 +21,7 @@ from harness.server.spec import ServerSpec
 from harness.sweep import store
 from harness.sweep.cost import History
 from harness.sweep.grouping import Group, Wanted, group, merge, refusal
+from harness.sweep.unkeyed import PromptOrigins
 
 
 class State(StrEnum):
@@ -183,15 +184,18 @@ def make_plan(cells: Iterable[Cell], results: Path, retry: str = "failed") -> Pl
     if not wanted:
         raise ConfigError("there is nothing to measure")
     history = History.of(read_all(results)[0])
-    boots = tuple(_planned_boot(g, results, retry, history) for g in group(wanted.values()))
+    origins = PromptOrigins()
+    boots = tuple(_planned_boot(g, results, retry, history, origins) for g in group(wanted.values()))
     experiments = dict.fromkeys(name for member in wanted.values() for name in member.experiments)
     hardware = next(iter(wanted.values())).cell.config.hardware.name
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Plan(str(results), retry, hardware, boots, tuple(experiments), now)
 
 
-def _planned_boot(members: Group, results: Path, retry: str, history: History) -> PlannedBoot:
-    points = tuple(_planned_point(m, members.spec, results, retry) for m in members.members)
+def _planned_boot(
+    members: Group, results: Path, retry: str, history: History, origins: PromptOrigins
+) -> PlannedBoot:
+    points = tuple(_planned_point(m, members, results, retry, origins) for m in members.members)
     todo = [p.point for p in points if p.state is State.TO_RUN]
     starts = members.server.kind != "url"
     startup_s, run_s, measured = _estimate(todo, starts, history)
@@ -214,13 +218,16 @@ def _estimate(points: list[Point], starts: bool, history: History) -> tuple[floa
     return startup_s if starts else 0.0, run_s, measured
 
 
-def _planned_point(member: Wanted, spec: ServerSpec, results: Path, retry: str) -> PlannedPoint:
-    point, experiments = member.point, tuple(member.experiments)
+def _planned_point(
+    member: Wanted, members: Group, results: Path, retry: str, origins: PromptOrigins
+) -> PlannedPoint:
+    point, experiments, spec = member.point, tuple(member.experiments), members.spec
     mark = store.mark(point, results)  # before the record is looked at: a later one must differ from it
     record = store.finished(point, results, retry, spec)
-    if record is not None and (other := store.other_settings(record, spec)):
-        return PlannedPoint(point, State.OTHER, experiments, other, before=mark)
     if record is not None:
+        now = origins.beside(spec, point, members.tokenizer)
+        if other := store.other_settings(record, now):
+            return PlannedPoint(point, State.OTHER, experiments, other, before=mark)
         return PlannedPoint(point, State.DONE, experiments, _ended(record), before=mark)
     obstacle = store.of_another_release(point, results) or member.cell.obstacle
     if obstacle:

@@ -6,14 +6,23 @@ a plan tells a record made with others, and a sweep over them is refused, as its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from harness.compose import Cell
-from harness.points import SPECULATIVE_ARMS
+from harness.errors import HarnessError
+from harness.measure.origins import origins_of
+from harness.points import SPECULATIVE_ARMS, Point
 from harness.server.containers import KINDS
+from harness.server.spec import ServerSpec
 
 DRAFT_HEAD = "the draft head's digest"
+# Of a text, which two numbers of this length would say nothing about.
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
@@ -52,13 +61,40 @@ def of_cell(cell: Cell) -> dict[str, Any]:
     return settings
 
 
+class PromptOrigins:
+    """What the prompts of points are made from here; each is looked up once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = {}
+
+    def beside(self, spec: ServerSpec, point: Point, tokenizer: str) -> ServerSpec:
+        """The spec with what the point's prompt is made from among its settings, as far as that is here.
+
+        Args:
+            tokenizer: folder of the checkpoint's tokenizer.
+        """
+        key = repr((point.task, sorted(point.task_params.items()), tokenizer))
+        if key not in self._known:
+            self._known[key] = {}
+            if Path(tokenizer).exists():  # else it would be asked of the Hub
+                with suppress(HarnessError, OSError, ValueError):
+                    self._known[key] = origins_of(point.task, point.task_params, Path(tokenizer))
+        return replace(spec, settings={**spec.settings, **self._known[key]})
+
+
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """How settings differ, as a phrase; what only one of them names is unknown and differs from nothing."""
     return ", ".join(
-        f"{name} was {_said(before[name])}, is {_said(value)}"
+        _change(name, before[name], value)
         for name, value in now.items()
         if name in before and before[name] != value
     )
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    if _DIGEST.fullmatch(str(before)) and _DIGEST.fullmatch(str(now)):
+        return f"{name} changed"
+    return f"{name} was {_said(before)}, is {_said(now)}"
 
 
 def _said(value: Any) -> str:

@@ -369,6 +369,14 @@ def test_numbers_without_a_meaning_are_refused(words: list[str]) -> None:
         main(words)
 
 
+def test_a_second_results_folder_is_refused(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["table", "2", "--results", str(results), "--results", str(results)])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == ""
+    assert "--results is given twice" in said.err and "compare A B" in said.err
+
+
 def test_words_that_would_be_ignored_are_refused(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "2", "--bandwidth", "5", "--results", str(results)]) == 2
     assert main(["compare", "native", "rign", "--results", str(results)]) == 2

@@ -65,7 +65,29 @@ def test_arguments_that_contradict_the_point_are_named(name: str, value: object)
 
 def test_the_draft_backend_counts_where_a_server_has_one() -> None:
     record = with_server(device="cuda", speculative_draft_attention_backend="flashinfer")
+    record.point = record.point.model_copy(update={"hardware": "a-gpu-of-our-own"})
+    assert "device" not in judge(record).text, "nobody says which device that is"
     assert "speculative_draft_attention_backend is 'flashinfer', not 'intel_amx'" in judge(record).text
+
+
+@pytest.mark.parametrize(
+    ("hardware", "device", "text"),
+    [
+        ("cpu", "cuda", "device is 'cuda', not 'cpu'"),
+        ("b200", "cpu", "device is 'cpu', not 'cuda'"),
+        ("cpu", "cpu", ""),
+        ("b200", None, ""),
+    ],
+)
+def test_the_device_must_be_that_of_the_hardware(hardware: str, device: str | None, text: str) -> None:
+    record = with_server(device=device, speculative_draft_attention_backend="intel_amx")
+    record.point = record.point.model_copy(update={"hardware": hardware})
+    verdict = judge(record)
+    assert (
+        (text in verdict.text and verdict.label == "invalid:other_server")
+        if text
+        else ("other_server" not in codes(record))
+    )
 
 
 def test_the_plugins_mode_must_be_the_arm() -> None:

@@ -60,8 +60,8 @@ def test_addresses(url):
         (["server.port=99999"], "from 1 to 65535"),
         (["server.port=0"], "from 1 to 65535"),
         (["server.mem_fraction_static=7"], "between 0 and 1"),
-        (["server.startup_timeout_s=nan"], "seconds above 0"),
-        (["server.stall_limit_s=-1"], "seconds above 0"),
+        (["server.startup_timeout_s=nan"], "give a number above 0"),
+        (["server.stall_limit_s=-1"], "give a number above 0"),
     ],
 )
 def test_a_server_that_cannot_be_started_or_watched_is_refused_when_planned(tmp_path, words, answer):

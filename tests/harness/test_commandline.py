@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from analysis import cli as analysis
-from harness import checkup, demo, plan
+from generators import cli as generators_cli
+from harness import checkup, compose, demo, plan
 from harness.commandline import guarded
 from harness.compose import load, open_cell
 from harness.errors import ConfigError
@@ -221,6 +222,21 @@ def test_help_of_the_harness_names_it_and_survives_a_closed_pipe():
     head = f"{sys.executable} -m harness --help | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", head], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("group", ["model", "hardware", "server", "input"])
+def test_only_what_can_be_chosen_is_offered(group):
+    with pytest.raises(ConfigError, match=f"Could not find '{group}/nosuch'") as refused:
+        compose.load([f"{group}=nosuch"])
+    offered = str(refused.value).partition("Available options")[2]
+    assert {"model": "tiny", "hardware": "b200", "server": "url", "input": "cwe"}[group] in offered.split()
+    assert "_schema" not in offered
+
+
+def test_the_generators_offer_no_schema_either():
+    with pytest.raises(ConfigError, match="'input/nosuch' Available options") as refused:
+        generators_cli.read_config(["+input=nosuch"])
+    assert "_schema" not in str(refused.value) and "provider=" not in str(refused.value)
 
 
 @pytest.mark.parametrize("word", ["results=/dev/null", "modle=x", "experiment=nosuch"])

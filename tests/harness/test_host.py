@@ -177,6 +177,13 @@ def test_detection_asks_nvml(nvml):
 # -- environment -------------------------------------------------------------------------------------------
 
 
+def test_of_a_server_elsewhere_the_environment_is_the_clients(nvml):
+    here, elsewhere = environment.capture_environment(), environment.capture_environment(elsewhere=True)
+    assert set(elsewhere) == {"git", "harness_versions", "client"}
+    assert set(elsewhere["client"]) == set(here) - {"git", "versions"}
+    assert elsewhere["client"]["cpu"] == here["cpu"] and elsewhere["harness_versions"] == here["versions"]
+
+
 def test_environment_names_the_machine_and_no_secret(nvml, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

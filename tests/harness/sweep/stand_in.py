@@ -48,6 +48,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(
             {
                 "context_length": int(value("--context-length")),
+                "device": value("--device", "cuda"),
                 "tp_size": int(value("--tp-size")),
                 "page_size": int(value("--page-size")),
                 "dtype": value("--dtype"),

@@ -105,8 +105,12 @@ def test_a_running_server_is_compared_with_the_points(tmp_path):
         "kv_cache_dtype": "auto", "speculative_algorithm": "EAGLE", "decode_log_interval": 1,
         "speculative_num_steps": 6, "speculative_num_draft_tokens": 7, "speculative_eagle_topk": 1,
         "speculative_draft_window_size": 252, "speculative_draft_sink_size": 4, "context_length": 10**6,
+        "device": "cpu",
     }  # fmt: skip
     assert differences(wanted, reported) == []
+    assert differences(wanted, {**reported, "device": "cuda"}) == ["device is 'cuda', not 'cpu'"]
+    silent = {name: value for name, value in reported.items() if name != "device"}
+    assert differences(wanted, silent) == [], "a server that does not say"
     for name in reported:
         if name not in {"context_length"}:
             found = differences(wanted, {**reported, name: 99})
