@@ -132,10 +132,14 @@ def _group(name: str, choice: str) -> Any:
     return getattr(load([f"{name}={choice}", *fixed]), name)
 
 
-def model_config(name: str) -> ModelConfig:
-    """conf/model/<name>.yaml."""
-    model: ModelConfig = _group("model", name)
-    return replace(model)
+def model_config(name: str, changes: Mapping[str, Any] | None = None) -> ModelConfig:
+    """conf/model/<name>.yaml, with other values of some of its settings."""
+    if not changes:
+        model: ModelConfig = _group("model", name)
+        return replace(model)
+    composed = load_raw([f"model={name}", "hardware=cpu"])
+    composed.model.update(changes)
+    return to_run_config(composed).model
 
 
 def hardware_config(name: str) -> HardwareConfig:
