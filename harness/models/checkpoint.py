@@ -278,8 +278,8 @@ def preflight(
                 Problem(
                     "context_too_long",
                     Outcome.DOES_NOT_FIT,
-                    f"does not fit: {checkpoint.source} serves {served} tokens, {context_length} are needed; "
-                    "shorten the context or set model.yarn_factor",
+                    f"{checkpoint.source} serves {served} tokens, {context_length} are needed; "
+                    "shorten context= or set model.yarn_factor=",
                 )
             )
     return problems
