@@ -237,8 +237,8 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
     if dead:
         yield Reason(
             "drafter_dead",
-            f"not one draft was accepted in {verify or len(lengths)} steps: the draft head may be untrained or "
-            "damaged, or the output one that it cannot follow (docs/troubleshooting.md)",
+            f"not one draft was accepted in {verify or len(lengths)} steps: the draft head may be untrained "
+            "or damaged, or the output one that it cannot follow (docs/troubleshooting.md)",
         )
 
 
