@@ -73,12 +73,34 @@ bench-engine: $(STAMP) ## step time native / windowed / ring, prefill with and w
 plan: $(STAMP) ## what every table and figure needs here, and what it costs; nothing starts
 	$(PY) -m harness.plan experiment=all "hardware=$$HARDWARE" "results=$$RESULTS" --brief
 
-reproduce-table-%: $(STAMP) ## measure what is missing of a table here, then print it beside the paper's values
-	$(PY) -m harness experiment=table_$* "hardware=$$HARDWARE" "results=$$RESULTS"
+# Which experiment measures what a table or figure without a number reads; the others have one of their own name.
+FROM_table_memory = memory
+FROM_table_batches = memory
+FROM_table_kv_dtype = kv_dtype
+FROM_table_lossless = lossless
+FROM_table_lossless_inputs = lossless
+FROM_table_divergence = lossless
+FROM_table_sampling = lossless
+FROM_table_penalty = lossless
+FROM_table_spread = table_13
+FROM_table_bandwidth = table_7
+FROM_table_pareto = figure_4
+FROM_figure_fit = table_6
+FROM_figure_dose = table_10
+FROM_figure_decomposition = table_7
+FROM_figure_batches = memory
+FROM_figure_memory = memory
+FROM_figure_step = figure_3
+FROM_figure_context = figure_3
+FROM_figure_distance = table_12
+FROM_figure_decision = table_11
+
+reproduce-table-%: $(STAMP) ## measure what is missing of a table here, then print it: reproduce-table-6, -memory ...
+	$(PY) -m harness experiment=$(or $(FROM_table_$*),table_$*) "hardware=$$HARDWARE" "results=$$RESULTS"
 	$(PY) -m analysis table $* --results "$$RESULTS"
 
-reproduce-figure-%: $(STAMP) ## measure what is missing of a figure here, then draw it
-	$(PY) -m harness experiment=figure_$* "hardware=$$HARDWARE" "results=$$RESULTS"
+reproduce-figure-%: $(STAMP) ## measure what is missing of a figure here, then draw it: reproduce-figure-3, -fit ...
+	$(PY) -m harness experiment=$(or $(FROM_figure_$*),figure_$*) "hardware=$$HARDWARE" "results=$$RESULTS"
 	$(PY) -m analysis figure $* --results "$$RESULTS"
 
 reproduce-all: $(STAMP) ## every table and figure, each point measured once, then the report

@@ -172,7 +172,9 @@ def _dead_draft(record: Record) -> Iterator[Reason]:
         dead = max(lengths) <= 1
     if dead:
         yield Reason(
-            "drafter_dead", "not one draft was accepted: the draft head's weights are untrained or damaged"
+            "drafter_dead",
+            f"not one draft was accepted in {verify or len(lengths)} steps: the draft head may be untrained "
+            "or damaged, or the output one that it cannot follow (docs/troubleshooting.md)",
         )
 
 

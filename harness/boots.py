@@ -233,7 +233,7 @@ def _measure(
         if isinstance(server, Server) and server.spec.profiler is not None:
             context.view.phase("profile", point)
             made[0].extras |= profile(server, point, prompt, run, context.stall_limit_s)
-        context.view.phase("untimed checks", point)
+        context.view.phase("untimed checks after the run", point)
         made[0].extras |= ask_besides(server, point, prompt, run, context.stall_limit_s, audits)
     except ServerError as error:
         spoil(made[0], str(server.first_cause(error)))

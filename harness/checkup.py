@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -18,10 +19,12 @@ import psutil
 from rich.console import Console
 
 from generators.chat import find_template, read_config
+from harness import labels
+from harness.checkpoints import located, opened
 from harness.commandline import guarded, place
-from harness.compose import load
+from harness.compose import Cell, load
 from harness.config import HardwareConfig, RunConfig
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.host import gpu
 from harness.host.detect import profile_for, without_gpus
 from harness.host.environment import container_kind, memory_limit_mib
@@ -30,6 +33,8 @@ from harness.printable import printable
 from harness.server.launch import BOOT_MARK
 from harness.server.processes import free_port, left_behind
 from harness.server.runtimes import runtime_problem
+from harness.sweep.cells import expand
+from harness.sweep.multirun import normalised
 
 Level = Literal["ok", "warn", "fail"]
 SGLANG_VERSION = "0.5.23"
@@ -205,10 +210,18 @@ def check_plugin() -> list[Finding]:
     ]
 
 
-def check_checkpoint(source: str) -> list[Finding]:
-    """The checkpoint, its MTP head and its tokenizer."""
+def check_checkpoint(source: str, config: RunConfig | None = None) -> list[Finding]:
+    """The checkpoint, its MTP head and its tokenizer.
+
+    Args:
+        config: the run that would use it: whether the checkpoint is the model that it names.
+    """
     try:
-        checkpoint = open_checkpoint(source, download=False)
+        if config is None:
+            checkpoint = open_checkpoint(source, download=False)
+        else:
+            checkpoint = opened(config, download=False)
+            labels.check(Cell(config, checkpoint))
         problems = preflight(checkpoint, speculative=True)
         architecture = checkpoint.architecture
     except HarnessError as error:
@@ -255,11 +268,15 @@ def _tokenizer(checkpoint: Checkpoint) -> Finding:
     )
 
 
-def examine(results: Path, checkpoint: str, config: RunConfig | None = None) -> list[Finding]:
+def examine(
+    results: Path, checkpoint: str, config: RunConfig | None = None, models: Sequence[RunConfig] = ()
+) -> list[Finding]:
     """All checks; one that breaks is a failed line, never a traceback.
 
     Args:
+        checkpoint: looked at where `models` are none.
         config: what a run would be, where overrides were given: its hardware and server are looked at.
+        models: a configuration for each checkpoint that the run would use.
     """
     kind = config.server.kind if config is not None else "local"
     checks: list[tuple[str, Callable[[], list[Finding]]]] = [
@@ -272,8 +289,11 @@ def examine(results: Path, checkpoint: str, config: RunConfig | None = None) -> 
         ("containers", lambda: check_containers(kind)),
         ("sglang", check_sglang),
         ("plugin", check_plugin),
-        ("checkpoint", lambda: check_checkpoint(checkpoint)),
     ]
+    for model in models:
+        checks.append(("checkpoint", partial(check_checkpoint, model.model.path, model)))
+    if not models:
+        checks.append(("checkpoint", partial(check_checkpoint, checkpoint)))
     if config is not None and kind in ("local", "docker"):
         hardware = config.hardware
         checks.insert(1, ("hardware", lambda: check_profile(hardware)))
@@ -299,13 +319,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    results, checkpoint, config = options.results, options.checkpoint, None
+    results, config, models = options.results, None, []
+    findings: list[Finding] = []
     if options.overrides:
-        config = load(options.overrides)
+        overrides = normalised(options.overrides)
+        config = load(overrides)
         results = results or Path(config.results)
-        checkpoint = checkpoint or config.model.path
+        if options.checkpoint is None:
+            try:
+                models = _models(config, overrides)
+            except ConfigError as error:  # the machine is looked at all the same
+                findings.append(Finding("settings", "fail", str(error)))
     console = Console()
-    findings = examine(results or Path("results"), checkpoint or "package:tiny", config)
+    findings += examine(results or Path("results"), options.checkpoint or "package:tiny", config, models)
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         console.print(f"{finding.level:<4}", style=_COLOURS[finding.level], end=" ", highlight=False)
@@ -314,3 +340,10 @@ def _report(options: argparse.Namespace) -> int:
         )
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     return 1 if any(finding.level == "fail" for finding in findings) else 0
+
+
+def _models(config: RunConfig, overrides: Sequence[str]) -> list[RunConfig]:
+    """One configuration for each checkpoint of a run: an experiment may need several."""
+    if config.experiment is None:
+        return [located(config)]
+    return list({cell.config.model.path: cell.config for cell in expand(config, overrides)}.values())

@@ -4,8 +4,8 @@
     python -m harness -m experiment=table_6 hydra/launcher=slurm    one Hydra job a boot
     python -m harness -m arm=native,ring depth=3,5,7                a sweep: one job a boot too
 
-Run it again to go on where it stopped. The exit status is 1 when a point has no result, 130 when it was
-interrupted, 143 when it was stopped by SIGTERM.
+Run it again to go on where it stopped. The exit status is 1 when a point has no result, or when the single
+point that was asked for is no valid measurement; 130 when it was interrupted, 143 when SIGTERM stopped it.
 """
 
 from __future__ import annotations

@@ -27,6 +27,9 @@ from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.points import ARMS, CLIENT_PROBES, WINDOWED_ARMS, Point, make_point
 
 _NO_SUCH_KEY = re.compile(r"^Could not override '([^']*)'", re.MULTILINE)
+_NO_CHOICE = re.compile(r"Could not find '([\w/]+)/([^'/]*)'\s+Available options in '[\w/]+':((?:\n\t\S+)+)")
+_NO_LAUNCHER = re.compile(r"Could not load 'hydra/launcher/(submitit_\w+)'")
+_LAUNCHERS = {"submitit_slurm": "slurm", "submitit_local": "local_jobs"}
 _NOT_SET = re.compile(r"missing mandatory value: .*\n\s*full_key: (\S+)")
 
 
@@ -129,10 +132,14 @@ def _group(name: str, choice: str) -> Any:
     return getattr(load([f"{name}={choice}", *fixed]), name)
 
 
-def model_config(name: str) -> ModelConfig:
-    """conf/model/<name>.yaml."""
-    model: ModelConfig = _group("model", name)
-    return replace(model)
+def model_config(name: str, changes: Mapping[str, Any] | None = None) -> ModelConfig:
+    """conf/model/<name>.yaml, with other values of some of its settings."""
+    if not changes:
+        model: ModelConfig = _group("model", name)
+        return replace(model)
+    composed = load_raw([f"model={name}", "hardware=cpu"])
+    composed.model.update(changes)
+    return to_run_config(composed).model
 
 
 def hardware_config(name: str) -> HardwareConfig:
@@ -162,11 +169,21 @@ def one_line(error: Exception) -> str:
     text = f"{error}\n{cause if cause is not error else ''}"
     if found := _NO_SUCH_KEY.search(text):
         return _no_such_setting(found[1])
-    if "Could not load 'hydra/launcher/submitit" in text:
-        return "hydra/launcher=slurm needs Hydra's launcher of SLURM jobs: pip install '.[slurm]'"
+    if found := _NO_LAUNCHER.search(text):
+        launcher = _LAUNCHERS[found[1]]
+        return f"hydra/launcher={launcher} needs Hydra's submitit launcher: pip install -e '.[slurm]'"
+    if found := _NO_CHOICE.search(text):
+        return _no_such_choice(*found.groups())
     if found := _NOT_SET.search(text):
         return f"{found[1]} is not set: give it, {found[1]}=..."
     return one_sentence(error)
+
+
+def _no_such_choice(group: str, name: str, listed: str) -> str:
+    choices = [choice for choice in listed.split() if not choice.endswith("_schema")]
+    near = difflib.get_close_matches(name, choices, n=1)
+    advice = f"did you mean {near[0]}? " if near else ""
+    return f"there is no {group}={name}: {advice}choose from {', '.join(choices)}"
 
 
 def _no_such_setting(key: str) -> str:

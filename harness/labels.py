@@ -31,6 +31,19 @@ def _profiles(group: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.yaml") if path.stem not in _OPEN))
 
 
+def profile_of(name: str) -> str | None:
+    """The file of conf/model/ that has a `model.name`; None for a name of somebody's own."""
+    return next((file for file, profile in _models().items() if profile.name == name), None)
+
+
+def _models() -> dict[str, ModelConfig]:
+    known = {}
+    for file in _profiles("model"):
+        with suppress(ConfigError):  # an unfinished profile of somebody's own
+            known[file] = model_config(file)
+    return known
+
+
 def _check_hardware(hardware: HardwareConfig) -> None:
     if hardware.name not in _profiles("hardware"):
         return
@@ -47,10 +60,7 @@ def _check_hardware(hardware: HardwareConfig) -> None:
 
 def _check_model(cell: Cell) -> None:
     model = cell.config.model
-    known = {}
-    for file in _profiles("model"):
-        with suppress(ConfigError):  # an unfinished profile of somebody's own
-            known[file] = model_config(file)
+    known = _models()
     own = next((profile for profile in known.values() if profile.name == model.name), None)
     if own is None:
         return

@@ -25,11 +25,16 @@ from harness.view.progress import ProgressView
 
 @dataclass
 class StudyOutcome:
-    """What a study left: its records, and the points that have none."""
+    """What a study left: its records, and the points that have none.
+
+    Attributes:
+        earlier: keys of the records that stood before it began.
+    """
 
     results: Path
     records: list[Record] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    earlier: set[str] = field(default_factory=set)
 
     @property
     def failed(self) -> list[Record]:
@@ -41,6 +46,13 @@ class StudyOutcome:
         """Whether every point that could run ended in a result."""
         return not self.failed and not self.missing
 
+    @property
+    def measured(self) -> bool:
+        """Whether every point is a valid measurement: what a command for a single point is for."""
+        from analysis.validity import judge  # noqa: PLC0415  (as for the summary)
+
+        return not self.missing and all(judge(record).valid for record in self.records)
+
     def print_summary(self, console: Console) -> None:
         """One line a record, then where they lie."""
         from analysis.summary import summary_lines  # noqa: PLC0415  (pandas and scipy only at the end)
@@ -48,11 +60,16 @@ class StudyOutcome:
         def show(text: str) -> None:
             console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
-        for line in summary_lines(self.records):
-            show(line)
+        for record, line in zip(self.records, summary_lines(self.records), strict=True):
+            again = f" (stored earlier, {record.started_at})" if record.key in self.earlier else ""
+            show(f"{line}{again}")
         for text in self.missing:
             show(f"no new record: {text}")
-        show(f"records: {points_dir(self.results)}")
+        folder = points_dir(self.results)
+        alone = len(self.records) == 1
+        show(f"record: {folder / self.records[0].key}" if alone else f"records: {folder}")
+        if self.earlier and alone:
+            show("nothing was measured: retry=all measures it again")
 
 
 def outcome_of(plan: Plan) -> StudyOutcome:
@@ -69,6 +86,8 @@ def outcome_of(plan: Plan) -> StudyOutcome:
             outcome.missing.append(f"{name}: {other}")
         elif record is not None:
             outcome.records.append(record)
+            if planned.before and store.mark(planned.point, outcome.results) == planned.before:
+                outcome.earlier.add(record.key)
             if again := store.failed_attempt(planned.point, outcome.results, planned.before):
                 outcome.missing.append(
                     f"{planned.point.label}: measured again it ended as {again.outcome} ({again.reason}); "

@@ -66,8 +66,17 @@ class InputStore:
         return self._origins[_key(point)]
 
     def prompt_ids(self, point: Point) -> list[int]:
-        """The ids that are sent."""
+        """The ids that are sent: `point.context_tokens` of them.
+
+        Raises:
+            InputError: the input cannot be built, or is used as it is and has another length.
+        """
         ids: list[int] = np.asarray(self.record(point).input_ids).tolist()
+        if len(ids) != point.context_tokens:
+            raise InputError(
+                f"the prompt of input={point.task} is used as it is and has {len(ids)} tokens, not "
+                f"{point.context_tokens}: give context={len(ids)} (in an experiment force.context={len(ids)})"
+            )
         return ids
 
     def info(self, point: Point) -> InputInfo:

@@ -170,6 +170,11 @@ def _stamp(directory: Path) -> str:
     return hashlib.sha256(orjson.dumps(rows)).hexdigest()
 
 
+def is_hub_id(source: str) -> bool:
+    """Whether a checkpoint's source can be a Hugging Face id (`owner/name`)."""
+    return not source.startswith((".", "/", "~")) and _HUB_ID.fullmatch(source) is not None
+
+
 def _locate(source: str, download: bool) -> tuple[Path, str | None]:
     if source.startswith("package:"):
         return _packaged(source.removeprefix("package:")), None
@@ -183,7 +188,7 @@ def _locate(source: str, download: bool) -> tuple[Path, str | None]:
     if local.exists():
         raise ConfigError(f"model.path={source} is a file: name the directory that holds config.json")
     name, _, revision = source.partition("@")
-    if source.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         raise ConfigError(f"model.path={source} does not exist and is no Hugging Face id (owner/name)")
     return _snapshot(name, revision or None, download)
 
@@ -218,7 +223,8 @@ def _snapshot(name: str, revision: str | None, download: bool) -> tuple[Path, st
     if not complete:
         if not download:
             raise ConfigError(
-                f"{name} is not downloaded: run `hf download {name}`, or give a local directory"
+                f"{name} is not downloaded: run `hf download {name}`, or name the place of a copy, "
+                "model.path=FOLDER for one model, checkpoints=FOLDER for a folder of several"
             )
         try:
             path = Path(
@@ -272,8 +278,8 @@ def preflight(
                 Problem(
                     "context_too_long",
                     Outcome.DOES_NOT_FIT,
-                    f"does not fit: {checkpoint.source} serves {served} tokens, {context_length} are needed; "
-                    "shorten the context or set model.yarn_factor",
+                    f"{checkpoint.source} serves {served} tokens, {context_length} are needed; "
+                    "shorten context= or set model.yarn_factor=",
                 )
             )
     return problems

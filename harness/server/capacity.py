@@ -106,7 +106,7 @@ def why_not(
     more_pool = f"raise {pool_setting}, lower the batch or context, or use more GPUs"
     if max_running_requests is not None and batch > max_running_requests:
         return (
-            f"does not fit: max_running_requests {max_running_requests} is below the batch of {batch}; "
+            f"max_running_requests {max_running_requests} is below the batch of {batch}; "
             "on hybrid models raise --max-running-requests or the state memory"
         )
     unlimited = prompt_tokens + max_new_tokens + draft_tokens + SLACK_TOKENS
@@ -117,13 +117,16 @@ def why_not(
     pool_is_smaller = pool_tokens is not None and pool < context
     if verdict.verdict is not Verdict.OK:
         if pool_is_smaller and verdict.verdict in {Verdict.REJECT_POOL, Verdict.CLAMPED}:
-            return f"does not fit: pool {pool} holds no {asked}; {more_pool}"
+            return f"pool {pool} holds no {asked}; {more_pool}"
         needed = context_length_for(prompt_tokens, max_new_tokens, draft_tokens)
-        return f"does not fit: context length {context} for {asked}; start the server with {needed}"
+        return (
+            f"context length {context} for {asked}: lower context= or max_new_tokens=, or give a server that "
+            f"runs already --context-length {needed}"
+        )
     together = tokens_needed(prompt_tokens, max_new_tokens, draft_tokens, batch)
     if pool_tokens is not None and together > pool_tokens:
         return (
-            f"does not fit: pool {pool_tokens} holds fewer than the {together} tokens of {batch} requests "
+            f"pool {pool_tokens} holds fewer than the {together} tokens of {batch} requests "
             f"with {asked} each; {more_pool}"
         )
     return ""

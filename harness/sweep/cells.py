@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import generators
 from generators.tasks import resolve
 from harness import compose, labels
+from harness.checkpoints import located, opened
 from harness.compose import Cell
-from harness.config import InputConfig, ModelConfig, RunConfig
+from harness.config import InputConfig, RunConfig
 from harness.errors import ConfigError
 from harness.host.detect import without_gpus
 from harness.host.gpu import gpu_names
-from harness.models.checkpoint import Checkpoint, open_checkpoint
+from harness.models.checkpoint import Checkpoint
 from harness.server.arguments import log_problem
 from harness.server.runtimes import runtime_problem
 from harness.sweep.experiment import AXES, Block, Combination, Experiment, check_axes, matches, parse
+from harness.sweep.models import Models
 
 
 def expand(config: RunConfig, overrides: Sequence[str] = ()) -> list[Cell]:
     """Every cell of a configuration, in the experiment's order; cells may repeat each other's points.
 
     Args:
-        overrides: the command line, to refuse an axis that the experiment sets itself.
+        overrides: the command line: an axis that the experiment sets itself is refused, `model.*` is of the
+            experiment's model.
 
     Raises:
         ConfigError: a combination that makes no sense, named with its experiment; a filter without match.
@@ -40,14 +42,43 @@ def expand(config: RunConfig, overrides: Sequence[str] = ()) -> list[Cell]:
     for task, params in config.input_params.items():
         _refuse_unknown(task, params or {})
     name = str(config.experiment.get("name") or "experiment")
-    cells: list[Cell] = []
-    for experiment in _with_included(parse(config.experiment, name), ()):
-        for block in experiment.blocks(config.hardware.device):
-            cells += _block_cells(config, experiment, block)
-    if not cells:
-        reason = "only=... leaves nothing of it" if config.only else "it has no blocks for this hardware"
+    every = [
+        (experiment, block, {**combination, **config.force})
+        for experiment in _with_included(parse(config.experiment, name), ())
+        for block in experiment.blocks(config.hardware.device)
+        for combination in block.combinations()
+    ]
+    wanted = [each for each in every if matches(_comparable(each[2], config), config.only)]
+    if not wanted:
+        reason = _nothing_left(config, [_comparable(combined, config) for _, _, combined in every])
         raise ConfigError(f"experiment={name} has no points on hardware={config.hardware.name}: {reason}")
-    return cells
+    _refuse_input(overrides, [combined for _, _, combined in wanted])
+    models = Models(config, overrides)
+    models.check(list(dict.fromkeys(str(c["model"]) for _, _, c in wanted if "model" in c)))
+    return [_named_cell(config, models, *each) for each in wanted]
+
+
+def _nothing_left(config: RunConfig, every: Sequence[Mapping[str, Any]]) -> str:
+    """Why `only` keeps nothing of an experiment's combinations, with the values that there are."""
+    if not every:
+        return "it has no blocks for this hardware"
+    for axis, wanted in config.only.items():
+        if not any(matches(combination, {axis: wanted}) for combination in every):
+            there = dict.fromkeys(str(combination.get(axis)) for combination in every)
+            return f"only.{axis}={wanted} leaves nothing of it, choose from {', '.join(there)}"
+    return "only=... leaves nothing of it: no point has all of these values"
+
+
+def _refuse_input(overrides: Sequence[str], combinations: Sequence[Combination]) -> None:
+    """Refuse `input.params.keys=4` where every combination brings an input of its own."""
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        if key.startswith("input.") and all("input" in combination for combination in combinations):
+            task, name = compose.input_config(str(combinations[0]["input"])).task, key.rpartition(".")[2]
+            raise ConfigError(
+                f"{key}={value}: this experiment names its inputs itself; give a task's parameters by "
+                f"'input_params={{{task}: {{{name}: {value}}}}}'"
+            )
 
 
 def _refuse_axes(config: RunConfig, overrides: Sequence[str]) -> None:
@@ -71,20 +102,18 @@ def _with_included(experiment: Experiment, above: tuple[str, ...]) -> list[Exper
     return found
 
 
-def _block_cells(config: RunConfig, experiment: Experiment, block: Block) -> Iterable[Cell]:
-    for combination in block.combinations():
-        combined = {**combination, **config.force}
-        if not matches(_comparable(combined, config), config.only):
-            continue
-        try:
-            cell_config = _apply(config, combined)
-            compose.check_values(cell_config)
-            cell = _cell(cell_config, (experiment.name,), config.hardware.name, block.only_on)
-            cell.points()  # a combination that makes no sense is refused here, not in the middle of a sweep
-        except ConfigError as error:
-            named = ", ".join(f"{name}={value}" for name, value in combined.items())
-            raise ConfigError(f"experiment={experiment.name} with {named}: {error}") from error
-        yield cell
+def _named_cell(
+    config: RunConfig, models: Models, experiment: Experiment, block: Block, combination: Combination
+) -> Cell:
+    try:
+        cell_config = _apply(config, models, combination)
+        compose.check_values(cell_config)
+        cell = _cell(cell_config, (experiment.name,), config.hardware.name, block.only_on)
+        cell.points()  # a combination that makes no sense is refused here, not in the middle of a sweep
+    except ConfigError as error:
+        named = ", ".join(f"{name}={value}" for name, value in combination.items())
+        raise ConfigError(f"experiment={experiment.name} with {named}: {error}") from error
+    return cell
 
 
 def _comparable(combination: Combination, config: RunConfig) -> dict[str, Any]:
@@ -94,9 +123,10 @@ def _comparable(combination: Combination, config: RunConfig) -> dict[str, Any]:
     return {**known, **combination}
 
 
-def _apply(config: RunConfig, combination: Combination) -> RunConfig:
+def _apply(config: RunConfig, models: Models, combination: Combination) -> RunConfig:
     values = dict(combination)
-    model = _model(config, values.pop("model", None))
+    name = values.pop("model", None)
+    model = models.of(None if name is None else str(name))
     dtype = values.pop("dtype", None)
     if dtype is not None:
         model = replace(model, dtype=str(dtype))
@@ -107,26 +137,16 @@ def _apply(config: RunConfig, combination: Combination) -> RunConfig:
     return replace(config, model=model, input=prompt, experiment=None, only={}, force={}, **values)
 
 
-def _model(config: RunConfig, name: str | None) -> ModelConfig:
-    model = replace(config.model)
-    if name is not None:
-        named = compose.model_config(str(name))
-        # The configuration's own model carries what the command line changed of it.
-        model = model if named.name == model.name else named
-    if config.checkpoints and (Path(config.checkpoints).expanduser() / model.name).is_dir():
-        model = replace(model, path=str(Path(config.checkpoints).expanduser() / model.name))
-    return model
-
-
 def _input(config: RunConfig, task: str | None) -> InputConfig:
     return config.input if task is None else compose.input_config(str(task))
 
 
 def _cell(config: RunConfig, experiments: tuple[str, ...], hardware: str, only_on: tuple[str, ...]) -> Cell:
     checkpoint: Checkpoint | None = None
+    config = located(config)
     obstacle = _obstacle(config, hardware, only_on)
     try:
-        checkpoint = open_checkpoint(config.model.path, download=False)
+        checkpoint = opened(config, download=False)
         obstacle = obstacle or _too_many_ranks(config, checkpoint)
     except ConfigError as error:
         obstacle = obstacle or str(error)
@@ -136,17 +156,22 @@ def _cell(config: RunConfig, experiments: tuple[str, ...], hardware: str, only_o
 
 
 def open_single(config: RunConfig) -> Cell:
-    """The cell of one configuration, its checkpoint fetched where it is not here yet.
+    """The cell of one configuration, its checkpoint fetched where it is not here yet and can be used here.
 
     Raises:
-        ConfigError: as `compose.open_cell`.
+        ConfigError: a setting that makes no sense, or a checkpoint that cannot be found.
     """
-    obstacle = _obstacle(config, config.hardware.name, ())  # before a checkpoint is fetched for it
-    cell = compose.open_cell(config)
-    labels.check(cell)
+    compose.check_values(config)
+    cell = on_this_machine(_cell(config, (), config.hardware.name, ()))
     if cell.checkpoint is not None:
-        obstacle = obstacle or _too_many_ranks(config, cell.checkpoint)
-    return on_this_machine(replace(cell, obstacle=obstacle))
+        return cell
+    # Gigabytes are fetched only for a point that makes sense and that this machine can run.
+    cell.points()
+    unfetched = on_this_machine(Cell(cell.config, None, obstacle=_obstacle(config, config.hardware.name, ())))
+    if unfetched.obstacle:
+        return unfetched
+    opened(cell.config, download=True)
+    return on_this_machine(_cell(config, (), config.hardware.name, ()))
 
 
 def on_this_machine(cell: Cell) -> Cell:

@@ -118,7 +118,12 @@ def matches(combination: Mapping[str, Any], only: Mapping[str, Any]) -> bool:
 
 
 def check_axes(values: Mapping[str, Any], option: str) -> None:
-    """Refuse an option whose keys are no axes."""
-    for name in values:
+    """Refuse an option whose keys are no axes, or that reaches into one."""
+    for name, value in values.items():
         if name not in AXES:
             raise ConfigError(f"{option}.{name}: there is no axis {name!r}; choose from {', '.join(AXES)}")
+        if isinstance(value, Mapping) and name != "params":
+            inner = f"{name}.{next(iter(value), '')}"
+            advice = f"give {inner}=... itself" if name == "model" else f"give {option}.{name}=VALUE"
+            advice = f"give {option}.params=..." if inner == "input.params" else advice
+            raise ConfigError(f"{option}.{inner}: {name} is an axis of whole values; {advice}")

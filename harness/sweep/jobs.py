@@ -36,7 +36,7 @@ def run_job(composed: DictConfig) -> None:
             _run_experiment(list(HydraConfig.get().overrides.task))
         else:
             outcome = measure([open_single(run)], Path(run.results), run.retry, console)
-            failed.append(not outcome.complete)
+            failed.append(not outcome.measured)
             outcome.print_summary(Console())
     except HarnessError as error:
         say_error(error)
@@ -65,7 +65,9 @@ def prepare(overrides: list[str]) -> Plan:
     plan = multirun.plan_of(overrides)
     recover(Path(plan.results), console)
     todo, starts = sum(len(boot.to_run) for boot in plan.boots), plan.remaining().starts
-    text = f"{len(plan.points):,} points, {todo:,} to run, {starts:,} server starts"
+    points = len(plan.points)
+    text = f"{points:,} point{'s' * (points != 1)}, {todo:,} to run, "
+    text += f"{starts:,} server start{'s' * (starts != 1)}"
     for line in (text, *notes(plan)):
         console.print(line, highlight=False, soft_wrap=True)
     return plan

@@ -3,11 +3,15 @@
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from analysis.figures import FIGURES
+from analysis.tables import TABLES
 from harness.sweep import multirun
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +76,16 @@ def test_make_targets_that_documents_name_exist():
     named = {t for _, _, words in commands() for w, t in pairwise(words) if w == "make"}
     assert "demo" in named
     assert [t for t in named if not any(p.fullmatch(t) for p in patterns)] == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_every_table_and_figure_can_be_reproduced():
+    experiments = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    names = [f"table-{name}" for name in TABLES] + [f"figure-{name}" for name in FIGURES]
+    told = subprocess.run(
+        ["make", "-n", "-o", "pyproject.toml", *(f"reproduce-{name}" for name in names)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    measured = re.findall(r"-m harness experiment=(\S+)", told)
+    assert len(measured) == len(names)
+    assert [name for name in measured if name not in experiments] == []

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from analysis import cli as analysis
 from generators import cli as generators_cli
 from harness import checkup, compose, demo, plan
 from harness.commandline import guarded
-from harness.compose import load, open_cell
+from harness.compose import load, load_raw, open_cell
 from harness.errors import ConfigError
 from harness.sweep import chaos, multirun
 from harness.sweep.overrides import check_overrides
@@ -122,12 +123,29 @@ def test_a_signal_that_is_ignored_stays_ignored():
         (["+model.pth=x"], "did you mean model.path"),
         (["model=null"], "must be a string"),
         (["model=custom"], "model.path is not set: give it"),
+        (
+            ["model=qwen36_35b"],
+            "there is no model=qwen36_35b: did you mean qwen3_6_35b\\? choose from custom",
+        ),
+        (["experiment=tabel_1"], "did you mean table_1\\?"),
+        (["input=nosuch"], "there is no input=nosuch: choose from babilong_qa1, .*, random, vt$"),
     ],
 )
 def test_a_setting_that_nothing_reads_is_refused(words, answer):
     with pytest.raises(ConfigError, match=answer) as found:
         load([*words, "hardware=cpu"])
     assert "full_key" not in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "local_jobs"])
+def test_a_launcher_that_is_not_installed_goes_by_its_own_name(launcher, monkeypatch):
+    words = ["hardware=cpu", f"hydra/launcher={launcher}"]
+    load_raw(["hardware=cpu"], with_hydra=True)  # Hydra has looked for plugins
+    installed = ConfigStore.instance().repo["hydra"]["launcher"]
+    for name in [name for name in installed if name.startswith("submitit")]:
+        monkeypatch.delitem(installed, name)
+    with pytest.raises(ConfigError, match=rf"^hydra/launcher={launcher} needs .*install -e '\.\[slurm\]'"):
+        load_raw(words, with_hydra=True)
 
 
 def test_filters_need_an_experiment():

@@ -2,8 +2,8 @@
 
 Its behaviour comes from STAND_IN, a JSON object: `start_s`, `prefill_s`, `step_s`, and `fault`, one of
 oom_start, die_prefill, die_decode, lose_part (a server that takes minutes to end), hang, eos (outputs end
-early). `only_boots_with` limits a fault to
-commands that hold this word. `reports` are arguments that it reports instead of those it was given.
+early). `only_boots_with` limits a fault to commands that hold this word. `accept` is the tokens of a step, 2
+where it is not given. `reports` are arguments that it reports instead of those it was given.
 """
 
 import json
@@ -92,7 +92,7 @@ def generate(request):
     limits = [s["max_new_tokens"] // (2 if FAULT == "eos" else 1) for s in each]
     made = [1] * len(prompts)
     steps = [0] * len(prompts)
-    accept = min(2, DEPTH)
+    accept = min(SETTINGS.get("accept", 2), DEPTH)
     while alive := [i for i, count in enumerate(made) if count < limits[i]]:
         for i in alive:
             made[i] = min(limits[i], made[i] + accept)
@@ -122,9 +122,9 @@ def generate(request):
                 **(
                     {
                         "spec_verify_ct": taken,
-                        "spec_num_correct_drafts": taken,
+                        "spec_num_correct_drafts": taken * (accept - 1),
                         "spec_num_proposed_drafts": taken * (DEPTH - 1),
-                        "spec_correct_drafts_histogram": [0, taken] + [0] * (DEPTH - 2),
+                        "spec_correct_drafts_histogram": [taken * (n == accept - 1) for n in range(DEPTH)],
                     }
                     if DEPTH > 1
                     else {}

@@ -70,6 +70,32 @@ def test_a_fault_of_one_boot_is_its_record_and_the_others_run(sweep, fault, outc
     assert outcomes(sweep) == ({outcome: 1, Outcome.OK: 1} if settled else {Outcome.OK: 2})
 
 
+@pytest.mark.parametrize(
+    ("server", "words", "said"),
+    [
+        ({}, ("context=900000",), ": does_not_fit - package:tiny serves 131072 tokens"),
+        ({"accept": 1}, ("context=512", "max_new_tokens=48"), "not one draft was accepted in 47 steps"),
+        ({}, ("context=512", "max_new_tokens=3"), "too few"),
+    ],
+)
+def test_a_single_point_without_a_measurement_is_exit_status_1(sweep, server, words, said):
+    sweep.server = server
+    done = sweep.run("arm=native", "input.params.keys=8", *words)
+    assert done.returncode == 1 and said in done.stdout
+    (record,), _ = read_all(sweep.results)
+    assert done.stdout.splitlines()[-1] == f"record: {sweep.results}/points/{record.key}"
+    study = sweep.run("-m", "arm=native", "input.params.keys=8", *words)
+    assert study.returncode == 0, "in a study it is a result"
+
+
+def test_a_stored_record_is_no_fresh_run(sweep):
+    words = ("arm=native", "context=512", "max_new_tokens=24", "input.params.keys=8")
+    first, again, anew = (sweep.run(*words, *more) for more in ((), (), ("retry=all",)))
+    assert [done.returncode for done in (first, again, anew)] == [0, 0, 0], first.stderr
+    assert ["(stored earlier, " in done.stdout for done in (first, again, anew)] == [False, True, False]
+    assert "retry=all measures it again" in again.stdout
+
+
 def test_a_server_that_lost_a_part_is_not_waited_for(sweep):
     sweep.server = {"fault": "lose_part"}
     done = sweep.run("arm=native", "context=512", "max_new_tokens=24", "input.params.keys=8")

@@ -13,7 +13,7 @@ from harness.records import read_all
 
 SECRET = "sesame-0451"
 VARIABLES = ("HF_TOKEN", "WMTP_API_KEY", "AWS_SECRET_ACCESS_KEY", "SGLANG_API_KEY", "WANDB_API_KEY")
-POINT = ("arm=native", "context=512", "max_new_tokens=8", "input.params.keys=8")
+POINT = ("arm=native", "context=512", "max_new_tokens=24", "input.params.keys=8")
 
 
 @pytest.fixture(autouse=True)
