@@ -55,8 +55,10 @@ def _begun_again(steps: DecodeSteps) -> Found:
     """A request that holds fewer tokens than before is another one; so is one more after one has ended."""
     running, tokens = steps.running_requests, steps.resident_tokens
     fallen = False
+    # The last line of a request may hold nothing: what it held is on the line before.
+    last = tokens[0] if tokens and running[0] == 1 else None
     for i in range(1, len(running)):
-        held, before = tokens[i], tokens[i - 1]
+        held, before = tokens[i], last
         smaller = running[i] == running[i - 1] == 1 and held and before and held < before
         if smaller or (fallen and running[i] > running[i - 1]):
             text = f"{held:,} tokens after {before:,}" if smaller else f"{running[i]} after {running[i - 1]}"
@@ -64,3 +66,7 @@ def _begun_again(steps: DecodeSteps) -> Found:
             yield f"{what} {text} at decode line {i + 1}: {_PERHAPS}", False
             return
         fallen = fallen or running[i] < running[i - 1]
+        if running[i] != 1:
+            last = None
+        elif held:
+            last = held

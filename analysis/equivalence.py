@@ -134,7 +134,8 @@ def typical_margins(group: Group) -> dict[Setting, float]:
     """Median margin over all output tokens of the records that tell it, by setting: the scale of a margin."""
     found: dict[Setting, list[float]] = defaultdict(list)
     for cell in group.cells:
-        found[_setting(cell.point)] += read_margins(cell.record)
+        if cell.verdict.of_point:
+            found[_setting(cell.point)] += read_margins(cell.record)
     return {setting: float(np.median(values)) for setting, values in found.items() if values}
 
 

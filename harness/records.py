@@ -201,18 +201,17 @@ def points_dir(results: Path) -> Path:
 
 
 def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path:
-    """Store a record atomically. Returns its directory.
+    """Store a record atomically, where an older one of its key allows it (`setaside.place`).
 
-    Of an older one of the same key, a failure is replaced. A measurement gives way to another measurement
-    only, and is set aside then (`harness.setaside`), as is what cannot be read; a failure that came after a
-    measurement is set aside itself.
+    Returns:
+        its directory: the point's, or one in `set_aside` for a failure that came after a measurement.
 
     Raises:
         RecordError: it cannot be written.
     """
     parent = points_dir(results)
     final = parent / record.key
-    scratch = parent / f".{record.key}.{secrets.token_hex(4)}.tmp"
+    scratch = parent / setaside.scratch_name(record.key, "tmp")
     try:
         parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir()
@@ -221,49 +220,21 @@ def write_record(results: Path, record: Record, server_log: bytes = b"") -> Path
         body = orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         _write_synced(scratch / RECORD_FILE, body)
         _write_synced(scratch / LOG_FILE, gzip.compress(server_log, mtime=0))
-        if not os.path.lexists(final):
-            scratch.rename(final)
-        elif record.outcome is not Outcome.OK and is_measurement(final):
-            return setaside.put(scratch, results, record.key)
-        else:
-            old = parent / f".{record.key}.{secrets.token_hex(4)}.old"
-            final.rename(old)
-            scratch.rename(final)
-            retire(old, results, record.key)
+        return setaside.place(scratch, final, results, judged)
     except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise RecordError(
             f"cannot write the record to {final}: {error.strerror}; free space or fix the path"
         ) from error
-    return final
 
 
-def is_measurement(directory: Path) -> bool:
-    """Whether a folder holds the readable record of a run that ended as it should, under its own key."""
+def judged(directory: Path, key: str) -> bool | None:
+    """Whether a folder of any name holds a key's measurement (True), its failure, or what cannot be read."""
     try:
-        return read_record(directory).outcome is Outcome.OK
+        record = read_anywhere(directory)
     except RecordError:
-        return False
-
-
-def retire(old: Path, results: Path, key: str) -> Path | None:
-    """Remove a folder that another record took the place of, if it holds a failure; else set it aside.
-
-    Returns:
-        where it is now, None where it was removed.
-    """
-    files = {path.name for path in old.iterdir()} if old.is_dir() and not old.is_symlink() else {"a link"}
-    if not files or (files <= {RECORD_FILE, LOG_FILE} and _is_failure(old)):
-        shutil.rmtree(old, ignore_errors=True)
         return None
-    return setaside.put(old, results, key)
-
-
-def _is_failure(directory: Path) -> bool:
-    try:
-        return read_anywhere(directory).outcome is not Outcome.OK
-    except RecordError:
-        return False
+    return record.outcome is Outcome.OK if record.key == key else None
 
 
 def check_room(results: Path) -> None:

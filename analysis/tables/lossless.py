@@ -212,7 +212,7 @@ def penalty(study: Study) -> Table:
         found: dict[tuple[int, int, float, str], dict[str, PenaltyAudit]] = {}
         for cell in site.group.cells if site.group else ():
             p, audit = cell.point, read_extra(cell.record, "penalty", PenaltyAudit)
-            if audit is not None:
+            if audit is not None and cell.verdict.of_point:
                 key = (ARMS.index(p.arm), p.depth, audit.repetition_penalty, audit.state)
                 # One audit a server start, copied into each of its records.
                 found.setdefault(key, {})[cell.record.server.boot_id + repr(audit)] = audit

@@ -15,7 +15,7 @@ from analysis.tables.heading import header
 from analysis.tables.sites import Site, sites
 
 _Place = tuple[str, int, int]
-_SHARED = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature", "window_tokens"})
+_SHARED = frozenset({"dtype", "kv_dtype", "repetition_penalty", "temperature"})
 # A batch runs on past its first end of text, on the prefill of the largest.
 _OF_A_BATCH = frozenset({"batch", "tp", "max_new_tokens", "ignore_eos", "shared_prefill", "kv_budget_mib"})
 
@@ -45,9 +45,9 @@ class RatePoint:
 def panels(site: Site, tp: int | None = None) -> dict[tuple[str, int, int], list[RatePoint]]:
     """Rate points by (task, context, tp); the frontier is drawn per arm, over its depths and batches.
 
-    Prompts and repeats are averaged, at the group's usual precision and sampling; window arms stand at their
-    operating window. Of other settings, each point takes the closest to the operating conditions, and what
-    is not theirs is flagged and on no frontier. Runs within a fixed KV budget are about memory and left out.
+    Prompts and repeats are averaged, at the group's usual precision and sampling. Of other settings (the
+    window among them) each point takes the closest to the operating conditions, and what is not theirs is
+    flagged and on no frontier. Runs within a fixed KV budget are about memory and left out.
     """
     if site.group is None:
         return {}

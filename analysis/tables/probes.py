@@ -117,8 +117,9 @@ def bandwidth(study: Study, bandwidth_gb_per_s: float | None = None) -> Table:
                 fitted = slope * (depth - 1) if slope is not None else None
                 measured = traced if traced is not None else fitted
                 source = "trace" if traced is not None else "fit" if fitted is not None else "-"
-                floor = next((f for c in cells if (f := floor_of(c.record, bandwidth_gb_per_s))), None)
-                known = next((b for c in cells if (b := draft_bytes_per_token(c.record))), None)
+                sound = [c.record for c in cells if c.verdict.of_point]
+                floor = next((f for r in sound if (f := floor_of(r, bandwidth_gb_per_s))), None)
+                known = next((b for r in sound if (b := draft_bytes_per_token(r))), None)
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=context, arm=arm, depth=depth,
                     bytes_per_token=Value(Estimate(known) if known else None, note="n/a"),

@@ -56,7 +56,10 @@ class Site:
         """Fields of a point at the operating conditions of an arm, for a context, task and depth if given."""
         if self.group is None:
             return {}
-        window = self.group.operating_window(batch=1) if arm in WINDOWED_ARMS else None
+        group = self.group
+        window = (
+            (group.operating_window(batch=1) or group.operating_window()) if arm in WINDOWED_ARMS else None
+        )
         alone = {"batch": 1, "probe": None, "window_tokens": window}
         return self.setup(**wanted) | usual_of_arm(self.group, arm) | alone
 

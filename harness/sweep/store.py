@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from harness.records import (
     SCHEMA_VERSION,
     Outcome,
     Record,
+    judged,
     points_dir,
     read_anywhere,
     read_record,
-    retire,
 )
 from harness.server.spec import ServerSpec
 from harness.sweep import unkeyed
@@ -36,7 +35,6 @@ MEMORY_OUTCOMES = frozenset(
     {Outcome.DOES_NOT_FIT, Outcome.OUT_OF_MEMORY_AT_START, Outcome.OUT_OF_MEMORY_AT_RUN}
 )
 _KEY = re.compile(r"[0-9a-f]{16}")
-_SCRATCH = re.compile(rf"\.({_KEY.pattern})\.[0-9a-f]+\.(?:tmp|old)")
 # The extras key of each probe whose windows are no part of its point.
 _PROBED = {"decision": "decision_probe", "attention_mass": "attention_mass"}
 SETTLED = MEMORY_OUTCOMES | {Outcome.OK, Outcome.NO_DRAFT_WEIGHTS}
@@ -174,49 +172,44 @@ def recover(results: Path, locks: PointLocks) -> list[str]:
     """
     parent = points_dir(results)
     done: list[str] = []
+    begun: set[str] = set()
     for path in sorted(parent.iterdir()) if parent.is_dir() else []:
-        scratch, named = _SCRATCH.fullmatch(path.name), _KEY.fullmatch(path.name)
-        hidden = scratch is not None
-        if path.is_symlink() or not path.is_dir() or (not hidden and (path / RECORD_FILE).exists()):
-            continue
-        if any(path.glob(f"*/**/{RECORD_FILE}")):
-            done.append(
-                f"{path} holds a result set of its own and is left alone: move its record folders into "
-                f"{parent}, or it out of there"
-            )
-            continue
-        if scratch is None and named is None:
-            if not path.name.startswith("."):
-                done.append(f"{path} is no record folder and is left alone: move it out of {parent}")
-            continue
-        key = scratch[1] if scratch is not None else path.name
-        if not hidden and any(path.iterdir()):
-            done.append(
-                f"{path} has no {RECORD_FILE} but other files: it is left alone, and set aside when the "
-                "point is measured"
-            )
-            continue
-        if not locks.acquire(key):
-            continue
-        try:
-            done.append(_put_right(path, results, parent / key, hidden))
-        finally:
-            locks.release(key)
+        scratch = setaside.SCRATCH.fullmatch(path.name)
+        if scratch is not None:
+            begun.add(scratch[1])
+        elif not path.is_symlink() and path.is_dir() and not (path / RECORD_FILE).exists():
+            done.append(_without_record(path, locks))
+    for key in sorted(begun):
+        if locks.acquire(key):
+            try:
+                done += setaside.put_right(parent / key, results, judged)
+            finally:
+                locks.release(key)
     for key in locks.keys():  # noqa: SIM118  (no mapping)
         if locks.acquire(key):  # its owner is dead: nobody asks for the lock of a finished point again
             locks.release(key)
     return [text for text in done if text]
 
 
-def _put_right(path: Path, results: Path, final: Path, hidden: bool) -> str:
-    if not path.exists():
-        return ""  # another harness was faster
-    if path.name.endswith(".old"):
-        if not os.path.lexists(final):
-            path.rename(final)
-            return f"{final.name}: the previous record is back; the run that was replacing it was killed"
-        kept = retire(path, results, final.name)
-        where = f"set aside in {kept}" if kept is not None else "removed, it was a failure"
-        return f"{final.name}: the record before the last one: {where}"
-    shutil.rmtree(path, ignore_errors=True)
-    return f"{final.name}: removed a half-written record" if hidden else f"{final.name}: removed, no record"
+def _without_record(path: Path, locks: PointLocks) -> str:
+    """What is done about a folder without a record: an empty one of a point goes, others are only named."""
+    if any(path.glob(f"*/**/{RECORD_FILE}")):
+        return (
+            f"{path} holds a result set of its own and is left alone: move its record folders into "
+            f"{path.parent}, or it out of there"
+        )
+    if not _KEY.fullmatch(path.name):
+        hidden = path.name.startswith(".")
+        return "" if hidden else f"{path} is no record folder and is left alone: move it out of {path.parent}"
+    if any(path.iterdir()):
+        return (
+            f"{path} has no {RECORD_FILE} but other files: it is left alone, and set aside when the point is "
+            "measured"
+        )
+    if not locks.acquire(path.name):
+        return ""
+    try:
+        path.rmdir()
+    finally:
+        locks.release(path.name)
+    return f"{path.name}: removed, no record"

@@ -166,6 +166,8 @@ def test_a_request_that_holds_fewer_tokens_is_another_one() -> None:
     held = record.decode_steps.resident_tokens
     record.decode_steps.resident_tokens = held[:40] + held[:40]
     assert reasons(record, "several_runs") == ["note"]
+    record.decode_steps.resident_tokens = [*held[:39], 0, *held[:40]]
+    assert reasons(record, "several_runs") == ["note"], "the last line of a request holds nothing"
     record.log_summary["retracted_requests"] = 1
     assert reasons(record, "several_runs") == []
 

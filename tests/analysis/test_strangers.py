@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 from factory import make_record
 
+from analysis.equivalence import typical_margins
 from analysis.figures import make
 from analysis.figures.base import close
-from analysis.study import Study
+from analysis.study import Cell, Study
 from analysis.tables import TABLES, build, frame
-from harness.records import Outcome, Record
+from harness.records import Outcome, Pool, Record, ServerInfo
 
 # Each is a setting that most runs of `usual` do not have.
 STRANGERS: dict[str, dict[str, Any]] = {
@@ -170,3 +171,31 @@ def test_figures_draw_the_operating_setting_alone(name: str, setting: str, usual
         lines = [[tuple(map(float, line.get_ydata())) for line in axis.lines] for axis in (before, after)]
         bars = [[patch.get_height() for patch in axis.patches] for axis in (before, after)]  # type: ignore[attr-defined]
         assert all(line in lines[1] for line in lines[0] if line) and bars[0] == bars[1]
+
+
+def test_records_of_another_server_give_no_bytes_audit_or_margin() -> None:
+    shape = {"mtp_attention_layers": 1, "kv_heads": 4, "head_dim": 64}
+    sound, odd = made("native", None), made("native", None, seed=1)
+    for record, size in ((sound, 2), (odd, 800)):
+        pools = [Pool(role="draft", tokens=10_000, bytes=size * 10_240_000)]
+        record.server = ServerInfo(architecture=shape, pools=pools)
+        record.extras = {"output_margins": [float(size)] * record.requests[0].completion_tokens}
+    odd.server.arguments = {"speculative_num_draft_tokens": 3, "speculative_algorithm": "EAGLE"}
+    odd.extras["penalty"] = {"state": "honoured", "repetition_penalty": 1.15, "judged": 9, "penalised": 9}
+    assert not Cell(odd).verdict.of_point
+    alone, beside = ({name: rows_of(name, records) for name in ("bandwidth", "penalty")}
+                     for records in ([sound], [sound, odd]))  # fmt: skip
+    assert alone == beside
+    assert set(typical_margins(Study([sound, odd]).groups[0]).values()) <= {2.0}
+
+
+def test_a_frontier_shows_windows_that_only_batches_have() -> None:
+    records = [made(arm, None, batch=batch) for arm in ("native", "ring") for batch in (2, 4)]
+    rows = frame("pareto", records)
+    assert sorted(zip(rows["arm"], rows["batch"], strict=True)) == [
+        ("native", 2), ("native", 4), ("ring", 2), ("ring", 4),
+    ]  # fmt: skip
+    records.append(made("ring", None, window_tokens=1020))
+    rows = frame("pareto", records).query("arm == 'ring'").set_index("batch")
+    assert list(rows.index) == [1, 2, 4]
+    assert rows.loc[2, "user_tokens_per_s_flag"] == "W = 252" and rows.loc[2, "frontier"] == ""

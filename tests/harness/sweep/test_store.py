@@ -1,8 +1,10 @@
 """What a killed run leaves behind is put right."""
 
+import contextlib
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -180,9 +182,11 @@ def test_a_kill_before_the_old_record_was_set_aside_loses_neither(tmp_path):
     old = final.parent / f".{POINT.key}.abcd.old"
     final.rename(old)
     write_record(tmp_path, failure_record(POINT, Outcome.OK, "new"))
+    shutil.copytree(final, old)
     (said,) = recover(tmp_path)
-    (kept,) = setaside.entries(tmp_path, POINT.key)
-    assert "set aside" in said and read_anywhere(kept).reason == "old" and read_record(final).reason == "new"
+    first, second = setaside.entries(tmp_path, POINT.key)
+    assert "set aside" in said and read_anywhere(first).reason == "old" and read_record(final).reason == "new"
+    assert read_anywhere(second).reason == "new"
 
 
 def test_the_plan_names_a_damaged_record_and_a_failed_second_attempt_is_told(tmp_path):
@@ -353,3 +357,38 @@ def test_records_from_before_settings_were_kept_stand(tmp_path):
 def test_a_sweep_that_no_point_tells_apart_is_refused(tmp_path, sweep):
     with pytest.raises(ConfigError, match=f"{sweep.partition('=')[0]} was .* results="):
         multirun.plan_of(["hardware=cpu", f"results={tmp_path}", sweep])
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize("second", [Outcome.OK, Outcome.SERVER_DIED])
+@pytest.mark.parametrize("first", [None, Outcome.OK, Outcome.SERVER_DIED])
+@pytest.mark.parametrize("after", range(4))
+def test_a_kill_at_any_rename_loses_no_measurement(tmp_path, monkeypatch, first, second, after):
+    if first is not None:
+        write_record(tmp_path, failure_record(POINT, first, "first"), b"first")
+    renames, real = iter(range(99)), Path.rename
+
+    def rename(self, target):
+        if next(renames) == after:
+            raise Killed
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with contextlib.suppress(Killed):
+        write_record(tmp_path, failure_record(POINT, second, "second"), b"second")
+    monkeypatch.undo()
+    # The parent of a killed worker writes a failure before anybody puts the folder right.
+    write_record(tmp_path, failure_record(POINT, Outcome.INTERRUPTED, "killed"))
+    recover(tmp_path)
+    final = points_dir(tmp_path) / POINT.key
+    places = [final, *setaside.entries(tmp_path, POINT.key)]
+    kept = {read_anywhere(path).reason: read_log(path) for path in places}
+    measured = {n for n, outcome in (("first", first), ("second", second)) if outcome is Outcome.OK}
+    assert {name: name.encode() for name in measured}.items() <= kept.items()
+    assert not measured or read_record(final).outcome is Outcome.OK
+    assert not measured or read_record(final).reason == max(measured), "the later measurement stands"
+    assert [p.name for p in points_dir(tmp_path).iterdir()] == [POINT.key], "nothing of scratch is left"
+    assert recover(tmp_path) == []
