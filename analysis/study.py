@@ -208,6 +208,46 @@ def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Poo
     return Pooled(mean_of(ratios), flag=flag_top or flag_low)
 
 
+def pooled_difference(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Pooled:
+    """Mean of over - under, paired as in `pooled_ratio`.
+
+    The interval is Student's t over 3 pairs or more; with fewer those within the runs add in quadrature.
+    """
+    ratio = pooled_ratio(over, under, pick)
+    if ratio.estimate is None:
+        return ratio
+    pairs = {pair_key(cell): pick(cell) for cell in counted(under, pick)[0]}
+    both = [(pick(c), pairs[key]) for c in counted(over, pick)[0] if (key := pair_key(c)) in pairs]
+    values = np.asarray([a.value - b.value for a, b in both])
+    mean = float(values.mean())
+    if values.size >= 3:
+        half = t_quantile(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
+    else:
+        halves = [math.hypot(a.high - a.low, b.high - b.low) / 2 for a, b in both]
+        half = math.hypot(*halves) / len(halves)
+    return Pooled(Estimate(mean, mean - half, mean + half, values.size), flag=ratio.flag)
+
+
+def of_common_prompts(sets: Sequence[Sequence[Cell]], pick: Pick) -> list[list[Cell]]:
+    """Of each set the cells of prompts that all sets have; the sets as they are where they share none.
+
+    Means that are compared with each other, as over depths, must be over the same content.
+    """
+
+    def prompt(cell: Cell) -> tuple[object, ...]:
+        return prompt_hash(cell), cell.point.seed, repr(sorted(task_params(cell).items()))
+
+    kept = [counted(cells, pick)[0] for cells in sets]
+    prompts = [{prompt(cell) for cell in cells} for cells in kept if cells]
+    common = set.intersection(*prompts) if prompts else set()
+    if not common:
+        return [list(cells) for cells in sets]
+    return [
+        [c for c in cells if prompt(c) in common] if valid else list(cells)
+        for cells, valid in zip(sets, kept, strict=True)
+    ]
+
+
 ARM_FIELDS = frozenset(
     {"arm", "depth", "window_tokens", "sink_tokens", "draft_backend", "prune_draft_prefill"}
 )

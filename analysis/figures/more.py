@@ -70,8 +70,9 @@ def dose_response(study: Study) -> Figure | None:
     """Acceptance length and TPOT by window, the native draft as a band across."""
     shown = []
     for site in _measured(study):
-        task, depth = main_task(site), main_depth(site)
+        task = main_task(site)
         for context in contexts(site, task=task):
+            depth = main_depth(site, task=task, context_tokens=context)
             where = {"task": task, "context_tokens": context, "depth": depth}
             windows = site.values("window_tokens", arm=site.window_arm, batch=1, **where)
             if len(windows) > 1:
@@ -100,7 +101,9 @@ def dose_response(study: Study) -> Figure | None:
             axis.set_xticks([w for w, _ in found], [in_full(w) for w, _ in found])
             axis.minorticks_off()
             axis.set(xlabel="window W (tokens)", ylabel=label)
-            axis.set_title(f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}")
+            axis.set_title(
+                f"{site.model} on {site.hardware}\n{task}, S = {in_full(context)}, d = {where['depth']}"
+            )
             axis.legend()
     return figure
 

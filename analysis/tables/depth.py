@@ -10,7 +10,18 @@ from analysis.estimators import Estimate
 from analysis.extras import Phases, read_extra
 from analysis.fit import LatencyFit, TimeStep, decompose, detect_step, fit_after_step
 from analysis.paper import Claim
-from analysis.study import Cell, Study, accept_length, pooled, pooled_ratio, step_ms, tpot_ms, why_missing
+from analysis.study import (
+    Cell,
+    Study,
+    accept_length,
+    of_common_prompts,
+    pooled,
+    pooled_difference,
+    pooled_ratio,
+    step_ms,
+    tpot_ms,
+    why_missing,
+)
 from analysis.tables.base import RATIO_NOTE, SITE_COLUMNS, Column, Table, Value, valued
 from analysis.tables.heading import header
 from analysis.tables.sites import ANY, Site, contexts, main_depth, main_task, sites
@@ -51,14 +62,15 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
     missing = []
     for arm in arms:
         found = []
-        for depth in tried:
-            cells = site.cells(arm, task=task, context_tokens=context, depth=depth)
+        sets = [site.cells(arm, task=task, context_tokens=context, depth=depth) for depth in tried]
+        alike = of_common_prompts(sets, tpot_ms)
+        for depth, every, cells in zip(tried, sets, alike, strict=True):
             mean = pooled(cells, tpot_ms)
             if mean.estimate is not None:
                 # A looping output's TPOT is too good: it stands only where no other depth has one.
                 found.append((bool(mean.flag), mean.estimate.value, depth, cells))
-            elif cells or cells.why:
-                missing.append(f"{arm} d={depth}: {why_missing(cells)}")
+            elif every or every.why:
+                missing.append(f"{arm} d={depth}: {why_missing(every)}")
         if found:
             *_, depth, cells = min(found, key=lambda f: f[:3])
             best[arm] = depth, cells
@@ -163,9 +175,11 @@ class ArmFit:
 def arm_fit(site: Site, arm: str, task: str, context: int, common: TimeStep | None = None) -> ArmFit:
     """Fit one arm. `common`: a step found on another arm, used where this one shows none itself, since the
     verify kernel is the same in all arms."""
+    depths = site.values("depth", task=task, context_tokens=context, arm=arm)
+    sets = [site.cells(arm, task=task, context_tokens=context, depth=depth) for depth in depths]
     found: list[tuple[int, float]] = []
-    for depth in site.values("depth", task=task, context_tokens=context, arm=arm):
-        mean = pooled(site.cells(arm, task=task, context_tokens=context, depth=depth), step_ms)
+    for depth, cells in zip(depths, of_common_prompts(sets, step_ms), strict=True):
+        mean = pooled(cells, step_ms)
         if mean.estimate is not None:
             found.append((depth - 1, mean.estimate.value))
     gammas, times = [g for g, _ in found], [t for _, t in found]
@@ -252,11 +266,9 @@ def _drops(site: Site, task: str, context: int, native: ArmFit, ring: ArmFit) ->
     assert native.fit and ring.fit
     common = sorted(set(native.fit.gammas) & set(ring.fit.gammas))
     gamma = 6 if 6 in common or not common else common[-1]
-    times = (
-        dict(zip(native.gammas, native.step_ms, strict=True)),
-        dict(zip(ring.gammas, ring.step_ms, strict=True)),
-    )
-    measured = times[0].get(gamma, float("nan")) - times[1].get(gamma, float("nan"))
+    where = {"task": task, "context_tokens": context, "depth": gamma + 1}
+    both = pooled_difference(site.cells("native", **where), site.cells(site.window_arm, **where), step_ms)
+    measured = both.estimate.value if both.estimate else float("nan")
     split = decompose(native.fit, ring.fit, gamma, measured)
     arms = "windowed_over_native"
     return {

@@ -8,7 +8,7 @@ from analysis.machine import busy_text
 from analysis.paper import paper_model
 from analysis.setting import penalty_text, setting_text
 from analysis.study import Study
-from analysis.tables.sites import Site, main_depth
+from analysis.tables.sites import Site, main_depth, sites
 from analysis.unlike import unlike
 from harness.printable import printable
 
@@ -29,33 +29,33 @@ def header(study: Study, *more: str, stand_for: StandFor = "place") -> list[str]
         lines.append(
             f"{', '.join(sorted(set(others)))}: no model of the paper: the numbers say nothing of its models."
         )
-    for group in study.groups:
+    for site in sites(study):
+        group, where = site.group, f"{site.model} on {site.hardware}"
+        if group is None:
+            continue
         if differences := unlike(group.cells):
             lines.append(
-                f"{group.model} on {group.hardware}: unlike machines, versions or settings stand together "
+                f"{where}: unlike machines, versions or settings stand together "
                 f"here, and ratios across them mean nothing: {differences}."
             )
         if group.window_arm == "windowed":
-            lines.append(
-                f"{group.model} on {group.hardware}: no ring was measured, `windowed` stands in for it."
-            )
+            lines.append(f"{where}: no ring was measured, `windowed` stands in for it.")
         valid = [cell for cell in group.cells if cell.verdict.valid]
         busy = sum(bool(busy_text(cell.record)) for cell in valid)
         if busy:
             lines.append(
-                f"{group.model} on {group.hardware}: {busy} of {len(valid)} valid records were measured on a "
+                f"{where}: {busy} of {len(valid)} valid records were measured on a "
                 "busy machine, where steps take longer: `python -m analysis check --all` names them."
             )
         if penalty := penalty_text(group):
-            lines.append(f"{group.model} on {group.hardware}: {penalty}")
-        depth = main_depth(Site(group.model, group.hardware, None, group))
+            lines.append(f"{where}: {penalty}")
+        depth = main_depth(site)
         if stand_for == "nothing":
             continue
         if setting := setting_text(group, depth):
-            where = f"{group.model} on {group.hardware}"
             lines.append(f"{where}: where no column says otherwise, rows stand for {setting}.")
         if stand_for == "place":
-            lines += _places_of_their_own(Site(group.model, group.hardware, None, group), depth)
+            lines += _places_of_their_own(site, depth)
     lines += [line for line in (study.copies, study.left_out) if line]
     return [printable(line) for line in (*lines, *more)]
 

@@ -42,10 +42,17 @@ class Site:
         """Where alone an arm was measured, if not at these conditions; empty where nowhere."""
         assert self.group is not None
         place = {name: conditions[name] for name in _PLACE if name in conditions}
-        cells = self.group.select(arm=arm, probe=None, batch=1, **place)
-        cells = cells or self.group.select(arm=arm, probe=None, **place)
+        anywhere = {name: value for name, value in place.items() if name != "depth"}
+        cells = (
+            self.group.select(arm=arm, probe=None, batch=1, **place)
+            or self.group.select(arm=arm, probe=None, **place)
+            or self.group.select(arm=arm, probe=None, batch=1, **anywhere)
+        )
         if not cells:
             return ""
+        if (here := cells[0].point.depth) != place.get("depth", here):
+            depths = sorted({cell.point.depth for cell in cells})
+            return f"measured only at d = {', '.join(map(str, depths))}"
         task = cells[0].point.task
         asked = {k: v for k, v in conditions.items() if v is not ANY}
         asked["task_params"] = usual_params(self.group, task)
@@ -141,10 +148,17 @@ def main_task(site: Site) -> str:
 
 
 def main_depth(site: Site, **wanted: Any) -> int:
-    """d = 7, or the depth most speculative cells here have."""
+    """d = 7, or the depth most cells here have; of depths that native and the window arm both ran, if any."""
     group = site.group
-    alone = [d for d in site.values("depth", **wanted, batch=1, probe=None) if d > 1]
-    depths: list[int] = alone or [d for d in site.values("depth", **wanted) if d > 1]
-    if group is None or not depths or 7 in depths:
+    if group is None:
         return 7
-    return max(depths, key=lambda depth: len(group.select(depth=depth)))
+    cells = group.select(**wanted, batch=1, probe=None) or group.select(**wanted)
+    arms: dict[int, list[str]] = {}
+    for cell in cells:
+        if cell.point.depth > 1:
+            arms.setdefault(cell.point.depth, []).append(cell.point.arm)
+    both = [depth for depth, ran in arms.items() if {"native", site.window_arm} <= set(ran)]
+    depths = both or list(arms)
+    if not depths or 7 in depths:
+        return 7
+    return max(depths, key=lambda depth: (len(arms[depth]), depth))

@@ -17,6 +17,7 @@ from analysis.study import (
     accept_length,
     counted,
     pooled,
+    pooled_difference,
     pooled_ratio,
     prompt_hash,
     step_ms,
@@ -69,17 +70,16 @@ def table_1(study: Study) -> Table:
 
 
 def _prompts(*sets: Sequence[Cell]) -> int:
-    return max((len({c.point.seed for c in cells if c.verdict.valid}) for cells in sets), default=0)
+    """Prompts of the sets' valid cells; of several sets those that all have, as ratios are over them."""
+    seeds = [{c.point.seed for c in cells if c.verdict.valid} for cells in sets]
+    common = set.intersection(*seeds)
+    return len(common or set.union(*seeds))
 
 
 def _difference(native: Sequence[Cell], ring: Sequence[Cell], said: Claim | None = None) -> Value:
-    """Mean step native less mean step ring; the interval adds both in quadrature."""
-    a, b = pooled(native, step_ms), pooled(ring, step_ms)
-    if a.estimate is None or b.estimate is None:
-        return Value(None, said, a.note or b.note)
-    value = a.estimate.value - b.estimate.value
-    half = float(np.hypot(a.estimate.high - a.estimate.low, b.estimate.high - b.estimate.low)) / 2
-    return Value(Estimate(value, value - half, value + half, min(a.estimate.n, b.estimate.n)), said)
+    """Mean of step native less step ring, over the pairs that the ratio is of."""
+    found = pooled_difference(native, ring, step_ms)
+    return Value(found.estimate, said, found.note, found.flag)
 
 
 _END_TO_END = [
@@ -206,7 +206,8 @@ def _table_13_claim(site: Site, task: str, context: int, arm: str, quantity: str
 
 
 def _factors(native: Sequence[Cell], ring: Sequence[Cell]) -> tuple[Pooled, Pooled]:
-    """Cost factor (steps) and acceptance factor (AL ring / AL native) of equation 3."""
+    """Cost factor (steps) and acceptance factor (AL ring / AL native) of equation 3, over the same pairs."""
+    native, ring = counted(native, tpot_ms)[0], counted(ring, tpot_ms)[0]
     return pooled_ratio(native, ring, step_ms), pooled_ratio(ring, native, accept_length)
 
 
@@ -224,7 +225,7 @@ def kv_dtype(study: Study) -> Table:
         "kv_dtype",
         "KV precision: step saving with bf16 and fp8 KV",
         [*SITE_COLUMNS, Column("dtype", "dtype"), Column("kv_dtype", "KV dtype"),
-         Column("native_step_ms", "native step ms"),
+         Column("depth", "d"), Column("new_tokens", "new tokens"), Column("native_step_ms", "native step ms"),
          Column("ring_step_ms", "ring step ms"), Column("step_ratio", "native / ring", 3)],
         header(study, RATIO_NOTE),
     )  # fmt: skip
@@ -242,6 +243,7 @@ def kv_dtype(study: Study) -> Table:
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=context, dtype=dtype,
                     kv_dtype=kv,
+                    depth=depth, new_tokens=next((c.point.max_new_tokens for c in [*native, *ring]), None),
                     native_step_ms=valued(pooled(native, step_ms)),
                     ring_step_ms=valued(pooled(ring, step_ms)),
                     step_ratio=valued(

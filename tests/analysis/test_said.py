@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from factory import make_record
 from rich.console import Console
@@ -258,3 +259,51 @@ def test_figure_3_has_a_line_for_every_model() -> None:
 def test_the_reports_headline_marks_looping_outputs() -> None:
     found = summarise(Study([loop(make_record(arm)) for arm in ("native", "ring")])).headline
     assert "(output loops)" in " ".join(found)
+
+
+def test_a_saving_and_a_fit_are_of_prompts_that_both_have() -> None:
+    def row(name: str, records: list[Record]) -> pd.Series:
+        return frame(name, records).query("hardware == 'cpu'").iloc[0]
+
+    records = [make_record("native", seed=seed, step_ms=60 + 30 * seed, noise=0) for seed in range(3)]
+    records.append(make_record("ring", step_ms=40, noise=0))
+    found = row("1", records)
+    assert found["saving_ms"] == pytest.approx(20, rel=0.01) and found["prompts"] == 1
+    fit = [make_record("native", depth=d, step_ms=10 * d, noise=0) for d in (3, 5, 7, 9)]
+    more = [make_record("native", seed=seed, step_ms=200) for seed in (1, 2)]
+    assert row("6", fit + more)["slope_ms"] == pytest.approx(10, rel=0.01)
+    best = [make_record("native", depth=d, step_ms=s, noise=0) for d, s in ((3, 20), (7, 30))]
+    easy = [make_record("native", depth=7, step_ms=1, seed=seed) for seed in (1, 2)]
+    assert row("3", best + easy)["native_depth"] == row("3", best)["native_depth"]
+
+
+def test_equation_3_holds_in_its_row() -> None:
+    records = [make_record(arm, seed=seed) for arm in ("native", "ring") for seed in range(2)]
+    records += [loop(make_record(arm, seed=2, step_ms=ms)) for arm, ms in (("native", 90), ("ring", 9))]
+    row = frame("13", records).query("hardware == 'cpu'").iloc[0]
+    assert row["cost_factor_n"] == row["acceptance_factor_n"] == row["ring_over_native_n"] == 2
+    assert row["cost_factor"] * row["acceptance_factor"] == pytest.approx(row["ring_over_native"], rel=0.02)
+
+
+def test_one_run_at_another_depth_hides_no_pair() -> None:
+    records = [make_record(arm, depth=5, seed=seed) for arm in ("native", "ring") for seed in range(3)]
+    records.append(make_record("ring", depth=7))
+    row = frame("1", records).query("hardware == 'cpu'").iloc[0]
+    assert row["depth"] == 5 and row["step_ratio_n"] == 3
+
+
+def test_rows_of_kv_precisions_say_their_depth_and_length() -> None:
+    records = [make_record(arm) for arm in ("native", "ring")]
+    records += [
+        make_record(arm, kv_dtype="fp8_e4m3", depth=3, max_new_tokens=900) for arm in ("native", "ring")
+    ]
+    rows = frame("kv_dtype", records).query("hardware == 'cpu'").set_index("kv_dtype")
+    assert rows["depth"].to_dict() == {"bfloat16": 7, "fp8_e4m3": 3}
+    assert rows["new_tokens"].to_dict() == {"bfloat16": 512, "fp8_e4m3": 900}
+
+
+def test_header_lines_name_the_checkpoint_that_they_are_of() -> None:
+    records = [make_record("ring", checkpoint="a" * 9, depth=d) for d in (5, 7)]
+    records += [make_record("ring", checkpoint="b" * 9, depth=d) for d in (3, 5)]
+    text = " ".join(build("2", Study(records)).header)
+    assert "tiny (aaaaaaaa) on cpu: where no column" in text and "tiny (bbbbbbbb) on cpu: where no" in text
