@@ -157,7 +157,8 @@ class RunConfig:
     # With an experiment: keep only points that match, and set values for all of them.
     only: dict[str, Any] = field(default_factory=dict)
     force: dict[str, Any] = field(default_factory=dict)
-    # Directory that holds checkpoints by model name; None: where conf/model says.
+    # Directory that holds checkpoints, each by model.name, its file of conf/model/ or its hub id (see
+    # docs/sweeps.md); None: where conf/model says.
     checkpoints: str | None = None
     # Parameters of single tasks of an experiment, such as {longbench_code_qa: {data: ...}}.
     input_params: dict[str, Any] = field(default_factory=dict)

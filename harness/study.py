@@ -12,6 +12,7 @@ from harness.compose import Cell
 from harness.measure.inputs import InputStore
 from harness.printable import printable
 from harness.records import Record, points_dir
+from harness.server.attach import require_answer
 from harness.sweep import store
 from harness.sweep.course import course_of
 from harness.sweep.execute import run_planned
@@ -108,11 +109,12 @@ def measure(
     """Run what is missing of `cells` in this process, grouped by server.
 
     Raises:
-        ConfigError: nothing to measure, or settings that make no sense.
+        ConfigError: nothing to measure, settings that make no sense, or a running server that is not there.
     """
     recover(results, console)
     plan = make_plan(cells, results, retry)
     inputs: dict[str, InputStore] = {}
+    require_servers(plan)
     if plan.active:
         if console is not None:
             for text in notes(plan):
@@ -123,6 +125,17 @@ def measure(
                 for text in run_planned(plan, boot, view, prompts):
                     view.say(f"left out: {text}")
     return outcome_of(plan)
+
+
+def require_servers(plan: Plan) -> None:
+    """Refuse a plan whose running servers do not answer.
+
+    Raises:
+        ConfigError: names the address.
+    """
+    urls = [boot.server.url for boot in plan.boots if boot.server.kind == "url" and boot.to_run]
+    for url in dict.fromkeys(filter(None, urls)):
+        require_answer(url)
 
 
 def recover(results: Path, console: Console | None = None) -> None:

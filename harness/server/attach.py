@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from harness import schedlog
-from harness.errors import ServerError
+from harness.errors import ConfigError, ServerError
 from harness.points import WINDOWED_ARMS
 from harness.records import Outcome, Pool, ServerInfo
 from harness.server import logfile
@@ -136,6 +136,24 @@ class RunningServer:
 
 
 AnyServer = Server | RunningServer
+
+
+def require_answer(url: str) -> None:
+    """Refuse a server that is not there, before a point is said to have failed on it.
+
+    Raises:
+        ConfigError: nobody answers at its address.
+    """
+    client = Client(url, os.environ.get(API_KEY))
+    try:
+        client.get("/server_info")
+    except ServerError as error:
+        if error.kind == Outcome.SERVER_DIED:  # whoever answers anything is looked at by `RunningServer`
+            raise ConfigError(
+                f"{error}: start the server, or correct server.url={url}; nothing was recorded"
+            ) from error
+    finally:
+        client.close()
 
 
 def differences(

@@ -175,4 +175,10 @@ def _json(response: _Reply, path: str) -> Any:
 
 
 def _short(error: Exception) -> str:
+    """The system's own words where it has some (connection refused, no such name), else the library's."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        inner = inner.__cause__ or inner.__context__
     return f"{type(error).__name__}: {brief(error)}"

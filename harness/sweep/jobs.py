@@ -13,7 +13,7 @@ from harness.commandline import os_error_text
 from harness.config import RunConfig
 from harness.errors import ConfigError, HarnessError
 from harness.printable import printable
-from harness.study import measure, outcome_of, recover
+from harness.study import measure, outcome_of, recover, require_servers
 from harness.sweep import multirun
 from harness.sweep.cells import open_single
 from harness.sweep.listing import notes
@@ -63,6 +63,8 @@ def _run_experiment(overrides: list[str]) -> None:
 def prepare(overrides: list[str]) -> Plan:
     """Plan a command line and put right what a killed run left."""
     plan = multirun.plan_of(overrides)
+    if not multirun.launches_elsewhere(overrides):
+        require_servers(plan)
     recover(Path(plan.results), console)
     todo, starts = sum(len(boot.to_run) for boot in plan.boots), plan.remaining().starts
     points = len(plan.points)

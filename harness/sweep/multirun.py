@@ -58,7 +58,7 @@ def plan_of(overrides: Sequence[str]) -> Plan:
     """
     cells: list[Cell] = []
     results: set[tuple[str, str]] = set()
-    place = (lambda cell: cell) if _elsewhere(overrides) else on_this_machine
+    place = (lambda cell: cell) if launches_elsewhere(overrides) else on_this_machine
     for job in split(overrides):
         config = compose.load(job)
         results.add((config.results, config.retry))
@@ -69,7 +69,7 @@ def plan_of(overrides: Sequence[str]) -> Plan:
     return make_plan(cells, Path(directory), retry)
 
 
-def _elsewhere(overrides: Sequence[str]) -> bool:
+def launches_elsewhere(overrides: Sequence[str]) -> bool:
     """Whether a launcher sends the jobs to other machines, whose GPUs cannot be seen from here."""
     return launcher_of(overrides) not in ("", *_HERE)
 

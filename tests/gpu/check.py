@@ -102,7 +102,7 @@ def main() -> None:
     """Run every arm, print the table, fail on a difference."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--contexts", type=int, nargs="+", default=[8192, 65536, 262144])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[8192, 65536, 261_000])
     parser.add_argument("--depth", type=int, default=7)
     parser.add_argument("--window", type=int, default=4032)
     parser.add_argument("--sink", type=int, default=64)

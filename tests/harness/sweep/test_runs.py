@@ -286,6 +286,20 @@ def test_a_running_server_is_checked_measured_and_left_running(sweep, tmp_path):
         server.wait()
 
 
+@pytest.mark.parametrize("multirun", [(), ("-m",)])
+def test_a_running_server_that_is_not_there_is_refused_and_nothing_is_recorded(sweep, tmp_path, multirun):
+    (tmp_path / "log").write_text("")
+    address = f"http://127.0.0.1:{free_port()}"
+    point = ("arm=native", "context=512", "max_new_tokens=24", "input.params.keys=8")
+    done = sweep.run(
+        *multirun, *point, "server=url", f"server.url={address}", f"server.log_path={tmp_path}/log"
+    )
+    assert done.returncode == 1
+    assert f"error: no answer from {address}/server_info: Connection refused: start" in done.stderr
+    assert "loading" not in done.stderr
+    assert list(iter_record_dirs(sweep.results)) == []
+
+
 def _first_worker(process):
     import psutil
 
