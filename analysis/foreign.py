@@ -7,6 +7,7 @@ Two ways to say what of a log is the timed run: marks as the paper's package pri
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections import Counter
@@ -20,9 +21,9 @@ from analysis.foreign_log import numbers, ranks_in, read_foreign
 from analysis.foreign_server import Stated, contradictions, server_in, server_of, stated_servers
 from analysis.plausible import context_text
 from harness import schedlog
-from harness.errors import InputError
+from harness.errors import InputError, RecordError
 from harness.points import Point, make_point
-from harness.records import Outcome, Pool, Record, ServerInfo, points_dir, read_log, write_record
+from harness.records import Outcome, Pool, Record, ServerInfo, points_dir, read_log, read_record, write_record
 from harness.server.reported import UNKNOWN_BACKEND
 
 _MARK = re.compile(rb"RK_DEC_(BEGIN|END)\b([^\r\n]*)")
@@ -145,13 +146,22 @@ def import_log(options: argparse.Namespace) -> list[Path]:
             record = part.record(seen[piece.tag, piece.batch])
         if record is not None:
             seen[piece.tag, piece.batch] += 1
-            paths.append(write_record(options.results, record, piece.body))
+            paths.append(_store(options.results, record, piece.body))
     if not paths:
         raise InputError(
             f"{options.log} holds no decode line between its marks or times: check --from and --to, and that "
             "the server ran with --decode-log-interval 1"
         )
     return paths
+
+
+def _store(results: Path, record: Record, log: bytes) -> Path:
+    """Write a record, unless the same one is there: its twin would be set aside for nothing."""
+    place = points_dir(results) / record.key
+    with contextlib.suppress(RecordError):
+        if read_record(place) == record:
+            return place
+    return write_record(results, record, log)
 
 
 def _holds_another(results: Path, record: Record, piece: Piece) -> bool:

@@ -14,6 +14,7 @@ from harness.printable import printable
 from harness.records import Record, iter_record_dirs, read_record
 
 DEFAULT = Path("results")
+_LARGEST = 2**63
 REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
 
 
@@ -83,6 +84,13 @@ def _check_fields(record: Record) -> None:
     Raises:
         RecordError: a field holds something else than is ever written.
     """
+    steps = record.decode_steps
+    for name, values in steps:
+        if any(isinstance(value, int) and abs(value) >= _LARGEST for value in values):
+            raise RecordError(
+                f"{record.key} ({record.point.label}) holds values that cannot be: a count of {name} beyond "
+                "64 bits; measure it again"
+            )
     try:
         judge(record)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -101,7 +101,8 @@ def _steps(record: Record, statistics: StepStatistics | None) -> Iterator[Reason
     steps = max(
         (r.completion_tokens - 1 if dense else r.verify_steps or 0 for r in record.requests), default=0
     )
-    if record.point.batch == 1 and len(record.decode_steps) < 0.9 * steps:
+    whole = not record.point.shared_prefill  # else the steps of the other batch sizes are left out
+    if whole and record.point.batch == 1 and len(record.decode_steps) < 0.9 * steps:
         lines = len(record.decode_steps)
         yield Reason("log_gaps", f"the log holds {lines} of {steps} decode steps", "note")
 
@@ -207,7 +208,10 @@ def _loops(record: Record) -> Iterator[Reason]:
         text = (
             f"{len(loops)} of {len(record.requests)} outputs repeat themselves ({kinds}, {covered:.0%} of it)"
         )
-        yield Reason("looping", f"{text}: AL is inflated", "acceptance")
+        if record.point.arm in SPECULATIVE_ARMS:
+            yield Reason("looping", f"{text}: AL is inflated", "acceptance")
+        else:  # a step without speculation emits one token whatever the text
+            yield Reason("looping", text, "note")
 
 
 def _penalty(record: Record) -> Iterator[Reason]:

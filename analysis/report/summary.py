@@ -10,6 +10,7 @@ from analysis.estimators import Estimate
 from analysis.paper import MODELS, paper_model
 from analysis.study import Study, pooled_ratio, step_ms, tpot_ms
 from analysis.tables.sites import Site, contexts, main_depth, main_task, sites
+from analysis.unlike import unlike
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def summarise(study: Study) -> Summary:
         if not cell.verdict.acceptance_valid
     ]
     doubtful = [text for text in (study.left_out,) if text] + doubtful
+    doubtful = [
+        f"{site.model} on {site.hardware}: unlike machines, versions or settings stand together, and ratios "
+        f"across them mean nothing: {differences}."
+        for site in sites(study) if site.group and (differences := unlike(site.group.cells))
+    ] + doubtful  # fmt: skip
     present = {paper_model(g.model) for g in study.groups}
     absent = [title for name, title in MODELS.items() if name not in present]
     missing = [f"The paper's {', '.join(absent)} were not measured here."] if absent else []

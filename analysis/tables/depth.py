@@ -59,11 +59,13 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
     arms = ("native", site.window_arm)
     tried = site.values("depth", arm=arms, batch=1, probe=None, task=task, context_tokens=context)
     best: dict[str, tuple[int, list[Cell]]] = {}
+    measured: dict[str, list[Cell]] = {}
     missing = []
     for arm in arms:
         found = []
         sets = [site.cells(arm, task=task, context_tokens=context, depth=depth) for depth in tried]
         alike = of_common_prompts(sets, tpot_ms)
+        measured[arm] = [cell for cells in sets for cell in cells]  # of none that counts they say why
         for depth, every, cells in zip(tried, sets, alike, strict=True):
             mean = pooled(cells, tpot_ms)
             if mean.estimate is not None:
@@ -78,9 +80,9 @@ def _best_depth_row(table: Table, site: Site, task: str, context: int) -> None:
     said = site.claim("table_3", task, "windowed_over_native", "best_depth_ratio", context)
     table.add(
         model=site.model, hardware=site.hardware, context_tokens=context, task=task,
-        native_tpot_ms=valued(pooled(native[1] if native else [], tpot_ms)),
+        native_tpot_ms=valued(pooled(native[1] if native else measured["native"], tpot_ms)),
         native_depth=_depth(native, None),
-        ring_tpot_ms=valued(pooled(ring[1] if ring else [], tpot_ms)),
+        ring_tpot_ms=valued(pooled(ring[1] if ring else measured[site.window_arm], tpot_ms)),
         ring_depth=_depth(ring, site.claim("table_3", task, "windowed", "best_depth", context)),
         ratio=valued(pooled_ratio(native[1] if native else [], ring[1] if ring else [], tpot_ms), said),
         depths=", ".join(map(str, tried)), missing="; ".join(missing),

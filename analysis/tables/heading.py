@@ -50,6 +50,10 @@ def header(study: Study, *more: str, stand_for: StandFor = "place") -> list[str]
         if penalty := penalty_text(group):
             lines.append(f"{where}: {penalty}")
         depth = main_depth(site)
+        if site.paper is not None and (other := _not_the_papers(site, depth)):
+            lines.append(
+                f"{where}: not the paper's setting ({other}), which its values stand beside all the same."
+            )
         if stand_for == "nothing":
             continue
         if setting := setting_text(group, depth):
@@ -58,6 +62,17 @@ def header(study: Study, *more: str, stand_for: StandFor = "place") -> list[str]
             lines += _places_of_their_own(site, depth)
     lines += [line for line in (study.copies, study.left_out) if line]
     return [printable(line) for line in (*lines, *more)]
+
+
+def _not_the_papers(site: Site, depth: int) -> str:
+    """In what the operating conditions are not those of the paper: B200, TP1, d = 7, W = 4032."""
+    conditions = site.conditions(site.window_arm)
+    parts = [] if "b200" in site.hardware.lower() else [site.hardware]
+    parts += [f"d = {depth}"] if depth != 7 else []
+    window = conditions.get("window_tokens")
+    parts += [f"W = {window}"] if window not in (None, 4032) else []
+    tp = conditions.get("tp", 1)
+    return ", ".join(parts + ([f"TP = {tp}"] if tp != 1 else []))
 
 
 def _places_of_their_own(site: Site, depth: int) -> list[str]:

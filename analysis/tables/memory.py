@@ -122,7 +122,7 @@ def tokens_given_back(server: ServerInfo) -> tuple[int, int] | None:
     """
     report = server.engine_report
     ours, native = report.get("target_tokens", ""), report.get("target_tokens_without_ring", "")
-    if not (ours.isdecimal() and native.isdecimal()):
+    if not (ours.isdecimal() and native.isdecimal() and len(ours) < 19 and len(native) < 19):
         return None
     return int(ours) - int(native), int(native)
 

@@ -16,6 +16,7 @@ from analysis.compare import compare_arms, render
 from analysis.copies import copies
 from analysis.figures import make
 from analysis.figures.base import close
+from analysis.load import load
 from analysis.report.summary import summarise
 from analysis.study import Cell, Study
 from analysis.tables import TABLES, build, frame
@@ -307,3 +308,53 @@ def test_header_lines_name_the_checkpoint_that_they_are_of() -> None:
     records += [make_record("ring", checkpoint="b" * 9, depth=d) for d in (3, 5)]
     text = " ".join(build("2", Study(records)).header)
     assert "tiny (aaaaaaaa) on cpu: where no column" in text and "tiny (bbbbbbbb) on cpu: where no" in text
+
+
+def test_a_dense_output_that_loops_keeps_its_tpot() -> None:
+    """One token a step, whatever the text."""
+    records = [make_record("dense", seed=seed) for seed in range(2)]
+    n = records[0].requests[0].completion_tokens
+    records[0].requests[0].output_ids = ([1, 2, 3, 4] * n)[:n]
+    assert Cell(records[0]).verdict.label == "ok" and "repeat themselves" in Cell(records[0]).verdict.text
+    row = frame("2", records).query("arm == 'dense' and hardware == 'cpu'").iloc[0]
+    assert row["tpot_ms_n"] == row["step_ms_n"] == 2
+
+
+def test_counts_beyond_64_bits_are_a_damaged_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = make_record("native")
+    odd.decode_steps.queued_requests[2] = 10**19
+    for record in (odd, make_record("ring")):
+        write_record(tmp_path, record)
+    assert [r.point.arm for r in load(tmp_path)] == ["ring"]
+    assert "beyond 64 bits" in capsys.readouterr().err
+    report = {"mode": "ring", "target_tokens": "9" * 400, "target_tokens_without_ring": "5"}
+    record = make_record("ring")
+    record.server.engine_report = report
+    assert frame("memory", [record]).query("hardware == 'cpu'")["tokens_back"].isna().all()
+
+
+def test_the_reports_first_page_tells_of_unlike_machines() -> None:
+    found = summarise(Study([with_threads("native", 2), with_threads("ring", 1)])).doubtful
+    assert any("hardware.threads 1 / 2" in text for text in found)
+
+
+def test_a_setting_that_is_not_the_papers_is_said_above_its_verdicts() -> None:
+    where = {"model": "qwen3.6-35b-a3b", "hardware": "h200", "context_tokens": 1_040_000, "tp": 2}
+    study = Study([make_record(arm, depth=5, **where) for arm in ("native", "ring")])
+    text = " ".join(build("1", study).header)
+    assert "not the paper's setting (h200, d = 5, W = 252, TP = 2)" in text
+
+
+def test_the_same_log_again_leaves_no_twin(tmp_path: Path) -> None:
+    line = (
+        "[2026-11-30 02:28:{:02d}] Decode batch, #running-req: 1, #token: {}, token usage: 0.12, "
+        "accept len: 2.00, accept rate: 0.33, cuda graph: True, gen throughput (token/s): 50, #queue-req: 0\n"
+    )
+    log = tmp_path / "server.log"
+    log.write_text("".join(line.format(i, 8200 + 2 * i) for i in range(20)))
+    words = ["import-log", str(log), "--results", str(tmp_path / "r"), "--model", "m", "--hardware", "h100"]
+    for _ in range(2):
+        assert main([*words, "--arm", "native", "--context", "8192", "--depth", "7"]) == 0
+    assert not (tmp_path / "r" / "set_aside").exists()
