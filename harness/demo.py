@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2)
 KEYS = 8
 # SGLang applies a penalty to drafts in a relaxed form, so that with one the arms' outputs would differ.
 PENALTY = "repetition_penalty=1.0"
-_PLAIN_WIDTH = 118
+_PLAIN_WIDTH = 150
 
 
 def cells(contexts: tuple[int, ...], seeds: tuple[int, ...], hardware: str) -> list[Cell]:
