@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from analysis.study import Cell, Group, task_params
@@ -25,8 +26,9 @@ _ARM_SETUP = ("draft_backend", "prune_draft_prefill", "sink_tokens")
 _SETTING = (*_SETUP, *_ARM_SETUP, "window_tokens", "batch", "task_params")
 
 
+@lru_cache(maxsize=64)
 def usual(group: Group) -> dict[str, Any]:
-    """The setup of most single, unprobed runs: what tables compare when nothing else is asked."""
+    """The setup of most single, unprobed runs, which tables compare; not to be changed."""
     return _mode(group.select(batch=1, probe=None) or list(group.cells), _SETUP)
 
 
@@ -40,7 +42,7 @@ def usual_at(group: Group, base: Mapping[str, Any], **where: Any) -> dict[str, A
     found: dict[tuple[object, ...], set[tuple[Any, ...]]] = {}
     for cell in group.select(**({"batch": 1, "probe": None} | strict | where)):
         length = tuple(getattr(cell.point, name) for name in _LENGTH)
-        found.setdefault(length, set()).add((cell.point.arm, *(getattr(cell.point, n) for n in _CELL)))
+        found.setdefault(length, set()).add(tuple(getattr(cell.point, name) for name in _CELL))
     if not found:
         return dict(base)
 
@@ -53,16 +55,18 @@ def usual_at(group: Group, base: Mapping[str, Any], **where: Any) -> dict[str, A
     return {**base, **dict(zip(_LENGTH, length, strict=True))}
 
 
+@lru_cache(maxsize=1024)
 def usual_params(group: Group, task: str) -> dict[str, Any]:
-    """The parameters that most single, unprobed runs of a task have."""
+    """The parameters that most single, unprobed runs of a task have; not to be changed."""
     cells = group.select(batch=1, probe=None, task=task) or group.select(task=task)
     found = {repr(sorted(p.items())): p for p in (task_params(c) for c in cells)}
     texts = Counter(repr(sorted(task_params(c).items())) for c in cells)
     return found[texts.most_common(1)[0][0]] if texts else {}
 
 
+@lru_cache(maxsize=256)
 def usual_of_arm(group: Group, arm: str) -> dict[str, Any]:
-    """An arm's own setup in most single, unprobed runs."""
+    """An arm's own setup in most single, unprobed runs; not to be changed."""
     return _mode(group.select(arm=arm, batch=1, probe=None), _ARM_SETUP)
 
 
@@ -82,9 +86,13 @@ def closest(cells: Sequence[Cell], conditions: Mapping[str, Any]) -> list[Cell]:
 
 def difference(cell: Cell, conditions: Mapping[str, Any]) -> str:
     """In what a cell's setting is not that of `conditions`, as `W = 508, B = 4`; empty where it is."""
+    return changes({name: _field(cell, name) for name in _unlike(cell, conditions)})
+
+
+def changes(values: Mapping[str, Any]) -> str:
+    """Fields of a point with their values, in a table's words."""
     return ", ".join(
-        f"{_LABELS[name]} = {'none' if (value := _field(cell, name)) is None else value}"
-        for name in _unlike(cell, conditions)
+        f"{_LABELS[name]} = {'none' if value is None else value}" for name, value in values.items()
     )
 
 

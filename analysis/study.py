@@ -44,9 +44,12 @@ class Cell:
         return self.record.point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
-    """Cells that one table row or figure panel may compare: same model, machine and precision."""
+    """Cells that one table row or figure panel may compare: same model, machine and precision.
+
+    Hashed by identity, so that what is the same for all its rows can be worked out once.
+    """
 
     model: str
     checkpoint: str
@@ -61,7 +64,7 @@ class Group:
         """Distinct values of a point's field, sorted."""
         return sorted({getattr(cell.point, name) for cell in self.select(**wanted)})
 
-    @property
+    @cached_property
     def window_arm(self) -> Arm:
         """`ring` (the paper's Windowed-MTP), or `windowed` where no ring was measured."""
         return "ring" if self.select(arm="ring") or not self.select(arm="windowed") else "windowed"
@@ -198,14 +201,27 @@ def pooled(cells: Sequence[Cell], pick: Pick) -> Pooled:
 
 def pooled_ratio(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Pooled:
     """Mean of over / under, paired by prompt, conditions and repeat so that the content cancels."""
+    pairs, flag = _pairs(over, under, pick)
+    if not pairs:
+        return Pooled(None, note=_unpaired(over, under))
+    return Pooled(mean_of([a.ratio_to(b) for a, b in pairs]), flag=flag)
+
+
+def _unpaired(over: Sequence[Cell], under: Sequence[Cell]) -> str:
+    """Why two sets have no pair."""
+    none = next((side for side in (over, under) if not side), None)
+    return why_missing(none if none is not None else [*over, *under])
+
+
+def _pairs(
+    over: Sequence[Cell], under: Sequence[Cell], pick: Pick
+) -> tuple[list[tuple[Estimate, Estimate]], str]:
+    """Values of the cells that count and that `pair_key` puts together, and a flag of doubtful ones."""
     top, flag_top = counted(over, pick)
     low, flag_low = counted(under, pick)
-    pairs = {pair_key(cell): cell for cell in low}
-    ratios = [pick(cell).ratio_to(pick(pairs[key])) for cell in top if (key := pair_key(cell)) in pairs]
-    if not ratios:
-        none = next((side for side in (over, under) if not side), None)
-        return Pooled(None, note=why_missing(none if none is not None else [*over, *under]))
-    return Pooled(mean_of(ratios), flag=flag_top or flag_low)
+    found = {pair_key(cell): pick(cell) for cell in low}
+    pairs = [(pick(cell), found[key]) for cell in top if (key := pair_key(cell)) in found]
+    return pairs, flag_top or flag_low
 
 
 def pooled_difference(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -> Pooled:
@@ -213,19 +229,17 @@ def pooled_difference(over: Sequence[Cell], under: Sequence[Cell], pick: Pick) -
 
     The interval is Student's t over 3 pairs or more; with fewer those within the runs add in quadrature.
     """
-    ratio = pooled_ratio(over, under, pick)
-    if ratio.estimate is None:
-        return ratio
-    pairs = {pair_key(cell): pick(cell) for cell in counted(under, pick)[0]}
-    both = [(pick(c), pairs[key]) for c in counted(over, pick)[0] if (key := pair_key(c)) in pairs]
-    values = np.asarray([a.value - b.value for a, b in both])
+    pairs, flag = _pairs(over, under, pick)
+    if not pairs:
+        return Pooled(None, note=_unpaired(over, under))
+    values = np.asarray([a.value - b.value for a, b in pairs])
     mean = float(values.mean())
     if values.size >= 3:
         half = t_quantile(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
     else:
-        halves = [math.hypot(a.high - a.low, b.high - b.low) / 2 for a, b in both]
+        halves = [math.hypot(a.high - a.low, b.high - b.low) / 2 for a, b in pairs]
         half = math.hypot(*halves) / len(halves)
-    return Pooled(Estimate(mean, mean - half, mean + half, values.size), flag=ratio.flag)
+    return Pooled(Estimate(mean, mean - half, mean + half, values.size), flag=flag)
 
 
 def of_common_prompts(sets: Sequence[Sequence[Cell]], pick: Pick) -> list[list[Cell]]:

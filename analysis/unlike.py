@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from analysis.study import Cell
+from harness.printable import setting_words
 
 _MACHINE = ("cpu", "cores", "gpus", "driver", "versions.sglang", "versions.torch")
 # Those that change a decode step. Pools and prefill chunks may differ between experiments of one study.
@@ -26,16 +26,11 @@ def unlike(cells: Iterable[Cell]) -> str:
         if len(found) > 1:
             parts.append(f"{name.removeprefix('versions.')} {' / '.join(sorted(found))}")
     for name in _SETTINGS:
-        values = {_text(known[name]) for cell in cells if name in (known := cell.record.server.settings)}
+        kept = [cell.record.server.settings for cell in cells if name in cell.record.server.settings]
+        values = {setting_words(settings[name]) for settings in kept}
         if len(values) > 1:
             parts.append(f"{name} {' / '.join(sorted(values))}")
     return "; ".join(parts)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    return "unset" if value is None else str(value)
 
 
 def _fact(environment: object, name: str) -> str:

@@ -17,3 +17,10 @@ def _shown(character: str) -> str:
     if unicodedata.category(character) == "Zs":
         return " "
     return character.encode("unicode_escape").decode("ascii")
+
+
+def setting_words(value: object) -> str:
+    """A setting's value as a sentence says it."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "unset" if value is None else str(value)

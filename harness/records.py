@@ -29,10 +29,10 @@ from harness.points import Point
 from harness.regular import read_regular
 
 SCHEMA_VERSION = 1
-RECORD_FILE = "record.json"
+RECORD_FILE = setaside.RECORD_FILE
 DIGEST = "sha256"
 """Field of `record.json`, not of `Record`: the SHA-256 of the canonical JSON of all other fields."""
-LOG_FILE = "server.log.gz"
+LOG_FILE = setaside.LOG_FILE
 _ROOM_BYTES = 1 << 20
 
 

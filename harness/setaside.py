@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+RECORD_FILE, LOG_FILE = "record.json", "server.log.gz"
+"""All that a record's folder holds; whatever else lies there is somebody's."""
 FOLDER = "set_aside"
 SCRATCH = re.compile(r"\.([0-9a-f]{16})\.[0-9a-f]+\.(tmp|old)")
 
@@ -85,7 +87,7 @@ def put_right(final: Path, results: Path, judged: Judge) -> list[str]:
             done.append(f"{key}: a killed run's record was whole: it is {where}")
     for path in _scratches(final, "old"):
         if judged(path, key) and judged(final, key) is False:
-            where = place(path, final, results, judged)
+            place(path, final, results, judged)
             done.append(f"{key}: the measurement is back in the place of a failure")
         elif (kept := _retire(path, results, key, judged)) is not None:
             done.append(f"{key}: the record before the last one is set aside in {kept}")
@@ -100,7 +102,7 @@ def _scratches(final: Path, kind: str) -> Iterable[Path]:
 def _retire(old: Path, results: Path, key: str, judged: Judge) -> Path | None:
     """Remove a folder that gave way if it holds a failure and nothing else; set any other aside."""
     files = {path.name for path in old.iterdir()} if old.is_dir() and not old.is_symlink() else {"a link"}
-    if not files or (files <= {"record.json", "server.log.gz"} and judged(old, key) is False):
+    if not files or (files <= {RECORD_FILE, LOG_FILE} and judged(old, key) is False):
         shutil.rmtree(old, ignore_errors=True)
         return None
     return _put(old, results, key)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from analysis.machine import busy_text
 from analysis.paper import paper_model
-from analysis.setting import penalty_text, setting_text
+from analysis.setting import changes, penalty_text, setting_text
 from analysis.study import Study
 from analysis.tables.sites import Site, main_depth, sites
 from analysis.unlike import unlike
@@ -83,15 +83,11 @@ def _places_of_their_own(site: Site, depth: int) -> list[str]:
         for task in site.values("task", context_tokens=context, batch=1, probe=None):
             place = {"context_tokens": context, "task": task}
             mine, here = main_depth(site, **place), site.setup(**place)
-            names = {
-                "max_new_tokens": "new tokens",
-                "ignore_eos": "ignore EOS",
-                "shared_prefill": "shared prefill",
-            }
-            told = [f"{names[name]} = {value}" for name, value in here.items() if value != base[name]]
-            told += [f"d = {mine}"] if mine != depth else []
+            told = {name: value for name, value in here.items() if value != base[name]}
+            if mine != depth:
+                told["depth"] = mine
             if told:
-                places.setdefault(", ".join(told), {}).setdefault(context, []).append(task)
+                places.setdefault(changes(told), {}).setdefault(context, []).append(task)
     return [
         f"{site.model} on {site.hardware}: at "
         + "; ".join(f"S = {context:,} ({', '.join(tasks)})" for context, tasks in found.items())

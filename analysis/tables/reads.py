@@ -36,8 +36,8 @@ def table_11(study: Study) -> Table:
     )  # fmt: skip
     for site in sites(study):
         rows = probed(site, "native", "decision_probe", DecisionProbe)
-        for cell, probe in rows:
-            p = cell.cell.point
+        for shown, probe in rows:
+            p = shown.cell.point
             control = probe.control_agreeing_steps
             for i, one in enumerate(probe.windows or [probe]):
                 said = _Said(site, "table_11", p.task, p.context_tokens if i == 0 else 0)
@@ -45,14 +45,14 @@ def table_11(study: Study) -> Table:
                 flip = _share(probe.steps - one.agreeing_steps, probe.steps)
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
-                    task=cell.titled(p.task), depth=p.depth,
+                    task=shown.titled(p.task), depth=p.depth,
                     window=_window(one), steps=probe.steps,
-                    agree_percent=cell.value(agree, said("decision_agreement")),
-                    flip_percent=cell.value(flip),
-                    margin_mean=cell.value(_known(probe.margin_mean), said("margin_mean")),
-                    margin_at_flip=cell.value(_known(one.margin_at_flip), said("margin_at_flip")),
-                    router_jaccard=cell.value(_known(one.router_jaccard), said("router_jaccard")),
-                    control_percent=cell.value(None if control is None else _share(control, probe.steps)),
+                    agree_percent=shown.value(agree, said("decision_agreement")),
+                    flip_percent=shown.value(flip),
+                    margin_mean=shown.value(_known(probe.margin_mean), said("margin_mean")),
+                    margin_at_flip=shown.value(_known(one.margin_at_flip), said("margin_at_flip")),
+                    router_jaccard=shown.value(_known(one.router_jaccard), said("router_jaccard")),
+                    control_percent=shown.value(None if control is None else _share(control, probe.steps)),
                 )  # fmt: skip
         if not rows:
             said = _Said(site, "table_11", _PAPER_TASK)
@@ -82,8 +82,8 @@ def table_12(study: Study) -> Table:
     )  # fmt: skip
     for site in sites(study):
         rows = probed(site, "native", "attention_mass", AttentionMass)
-        for cell, mass in rows:
-            p = cell.cell.point
+        for shown, mass in rows:
+            p = shown.cell.point
             for i, one in enumerate(mass.windows or [_operating(mass)]):
                 said = _Said(site, "table_12", p.task, p.context_tokens if i == 0 else 0)
 
@@ -92,15 +92,15 @@ def table_12(study: Study) -> Table:
 
                 table.add(
                     model=site.model, hardware=site.hardware, context_tokens=p.context_tokens,
-                    task=cell.titled(p.task), depth=p.depth,
+                    task=shown.titled(p.task), depth=p.depth,
                     window=_window(one), steps=mass.steps,
-                    in_window_percent=cell.value(share(one.mass), said("in_window_mass")),
-                    perturbation_percent=cell.value(share(one.perturbation), said("window_perturbation")),
-                    tail_percent=cell.value(share(one.tail_share)),
-                    tail_keys=cell.value(_known(one.tail_keys, mass.steps)),
-                    tail_participation=cell.value(_known(one.tail_participation_keys, mass.steps)),
-                    tail_entropy_percent=cell.value(share(_evenness(one))),
-                    residual_share=cell.value(None if i else _known(mass.residual_share, mass.steps)),
+                    in_window_percent=shown.value(share(one.mass), said("in_window_mass")),
+                    perturbation_percent=shown.value(share(one.perturbation), said("window_perturbation")),
+                    tail_percent=shown.value(share(one.tail_share)),
+                    tail_keys=shown.value(_known(one.tail_keys, mass.steps)),
+                    tail_participation=shown.value(_known(one.tail_participation_keys, mass.steps)),
+                    tail_entropy_percent=shown.value(share(_evenness(one))),
+                    residual_share=shown.value(None if i else _known(mass.residual_share, mass.steps)),
                 )  # fmt: skip
         if not rows:
             said = _Said(site, "table_12", _PAPER_TASK)

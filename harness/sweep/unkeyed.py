@@ -17,6 +17,7 @@ from harness.compose import Cell
 from harness.errors import HarnessError
 from harness.measure.origins import origins_of
 from harness.points import SPECULATIVE_ARMS, Point
+from harness.printable import setting_words
 from harness.server.containers import KINDS
 from harness.server.spec import ServerSpec
 
@@ -94,10 +95,4 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _change(name: str, before: Any, now: Any) -> str:
     if _DIGEST.fullmatch(str(before)) and _DIGEST.fullmatch(str(now)):
         return f"{name} changed"
-    return f"{name} was {_said(before)}, is {_said(now)}"
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    return "unset" if value is None else str(value)
+    return f"{name} was {setting_words(before)}, is {setting_words(now)}"
