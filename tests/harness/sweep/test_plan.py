@@ -304,7 +304,7 @@ def test_jobs_of_a_cluster_are_judged_where_they_run(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "gpu_names", list)
     words = ("hardware=h100", "arm=native", "context=512", "hydra/launcher=slurm")
     if importlib.util.find_spec("submitit") is None:
-        with pytest.raises(ConfigError, match=r"pip install '\.\[slurm\]'"):
+        with pytest.raises(ConfigError, match=r"pip install -e '\.\[slurm\]'"):
             plan(tmp_path, *words)
     else:
         assert {p.state for p in plan(tmp_path, *words).points} == {State.TO_RUN}
